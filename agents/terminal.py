@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -111,11 +112,13 @@ def play_in_terminal(
     try:
         (episode,) = play(chosen, [env], [Job(task, seed)])
     except Quit:
-        console.print("Left.")
+        console.print("You left the game.")
         return 0
     if episode.error is not None:
         console.print(literal(episode.error, "red"))
         return 1
-    again = f"Task {episode.task}; play it again with --task {quote(episode.task)} --seed {seed}"
+    texts = {name: one if isinstance(one, str) else json.dumps(one, default=str) for name, one in options.items()}
+    given = "".join(f" --env-arg {quote(f'{name}={text}')}" for name, text in texts.items())
+    again = f"Task {episode.task}; play it again with --task {quote(episode.task)} --seed {seed}{given}"
     console.print(literal(again), soft_wrap=True)
     return 0

@@ -45,6 +45,10 @@ def install_command(extra: str) -> str:
     return f'{command} --editable "{folder}[{extra}]"'
 
 
+_CLASHING = {"inspect": "docs/adapters.md", "openenv": "docs/openenv.md", "verifiers": "docs/adapters.md"}
+"""Extras whose packages clash with those of other extras, and the page that says how to install them."""
+
+
 def missing_extra(purpose: str, extra: str, missing: object) -> ConfigurationError:
     """Return an error for a feature whose extra is not installed.
 
@@ -57,6 +61,11 @@ def missing_extra(purpose: str, extra: str, missing: object) -> ConfigurationErr
         missing = f"{missing.name} is missing" if isinstance(missing, ModuleNotFoundError) else missing
     else:
         missing = f"{missing} is missing"
+    if extra in _CLASHING:
+        apart = f"which needs a virtual environment of its own, see {_CLASHING[extra]}"
+        return ConfigurationError(
+            f'{purpose} needs the extra "{extra}" ({missing}), {apart}: {install_command(extra)}'
+        )
     return ConfigurationError(f'{purpose} needs the extra "{extra}" ({missing}): {install_command(extra)}')
 
 

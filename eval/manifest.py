@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -144,6 +145,10 @@ def is_manifest(path: Path) -> bool:
     return True
 
 
+RESULT_FILES = ("summary.json", "report.html", "decisions.jsonl")
+"""Files of an evaluation that are made of its episodes."""
+
+
 def is_training(folder: Path) -> bool:
     """Return True if a folder holds a run of `arboretum train` or `arboretum sft`, told by its settings."""
     try:
@@ -178,6 +183,21 @@ def check_holds_no_run(folder: Path) -> None:
     """
     if (folder / MANIFEST_FILE).exists():
         raise ConfigurationError(f"{folder}: holds a run, not a study; choose another --out.")
+
+
+def check_replaces_nothing(folder: Path, names: Sequence[str]) -> None:
+    """Raise if a folder without a run holds files of somebody else that a run would replace.
+
+    Args:
+        folder: Folder without `run.json`.
+        names: Names of the files that the run would write.
+
+    Raises:
+        ConfigurationError: It holds one of them.
+    """
+    for name in names:
+        if (folder / name).exists():
+            raise ConfigurationError(f"{folder}: holds {name}, which belongs to no run; choose another --out.")
 
 
 def check_holds_no_study(folder: Path) -> None:

@@ -20,7 +20,7 @@ class ModelOptions:
         model: Folder of the model, or PROVIDER/NAME with an engine as provider, such as openai/gpt-4.1-mini or
             vllm/Qwen/Qwen2.5-3B-Instruct.
         base_url: Address of an OpenAI-compatible server. None uses the engine's default.
-        template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
+        template: Name of a shipped chat template, such as qwen3, or a .jinja file. None uses the tokenizer's own.
         dialogue: Dialogue.
         dialogue_arg: Setting of the dialogue, as key=value, such as max_turns=5, over the suite's. Repeat the
             option for more.

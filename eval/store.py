@@ -34,7 +34,9 @@ from .manifest import (
     BY_TASK,
     MANIFEST_COPY,
     MANIFEST_FILE,
+    RESULT_FILES,
     check_holds_no_study,
+    check_replaces_nothing,
     is_manifest,
     is_training,
     read_manifest,
@@ -196,6 +198,8 @@ class Store:
             if is_training(self.folder):
                 raise ConfigurationError(f"{self.folder}: holds a training run; choose another --out.")
             check_holds_no_study(self.folder)
+            if not path.exists():
+                check_replaces_nothing(self.folder, RESULT_FILES)
             write_manifest(self.folder, manifest)
             return
         existing = read_manifest(self.folder)  # In today's schema, in which later changes write it.

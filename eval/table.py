@@ -34,8 +34,8 @@ def results_table(summary: Summary, space: int = 1) -> Table:
     with_score = any(line.score is not None for line in summary.lines)
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, space, 0, 0), show_edge=False)
     # "env", because rich folds a longer heading if names of agents are long.
-    table.add_column("env", overflow="fold", max_width=32)
-    table.add_column("agent", overflow="fold", max_width=24)
+    table.add_column("env", overflow="fold")
+    table.add_column("agent", overflow="fold")
     table.add_column("success %", justify="right", no_wrap=True)
     if with_score:
         table.add_column("score", justify="right", no_wrap=True)
@@ -64,7 +64,7 @@ def results_table(summary: Summary, space: int = 1) -> Table:
 
 
 def fit_results(summary: Summary, width: int) -> Table | Text:
-    """Return the tables of the suite, or else that of all results, each line of it as two in a narrow terminal.
+    """Return the tables of the suite, or else that of all results, each line of it as two where it is too wide.
 
     Args:
         summary: The results.
@@ -74,11 +74,11 @@ def fit_results(summary: Summary, width: int) -> Table | Text:
         tables = [table_text(table, width) for table in summary.tables]
         remark = Text("Returns, steps and refused actions of every entry are in the report.\n")
         return Text("\n").join([*tables, remark])
-    if width >= TABLE_WIDTH:
-        table = results_table(summary)
-        unlimited = Terminal(width=1000)
-        natural = Measurement.get(unlimited, unlimited.options, table).maximum
-        return table if natural <= width else results_table(summary, space=0)
+    unlimited = Terminal(width=1000)
+    for space in (1, 0) if width >= TABLE_WIDTH else ():
+        table = results_table(summary, space)
+        if Measurement.get(unlimited, unlimited.options, table).maximum <= width:  # No name is folded.
+            return table
     text = Text(overflow="fold")
     previous = None
     for line in summary.lines:

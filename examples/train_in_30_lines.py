@@ -4,9 +4,10 @@
     python examples/train_in_30_lines.py 80     # more updates
 
 Needs the extra `lm`. Prints the success rate of the episodes of each update, and success on 512 held-out levels
-before and after, with 95 % intervals. The folder of the run, `runs/lake`, has the report, the checkpoints, and the
-best model in the format of transformers; `arboretum train --resume runs/lake --set optimization.updates=100`
-continues it.
+before and after, with 95 % intervals. The folder of the run, such as `runs/lake-20`, has the report, the
+checkpoints, and the best model in the format of transformers; it is continued with
+
+    arboretum train --resume runs/lake-20 --set optimization.updates=100
 """
 
 import sys
@@ -18,7 +19,7 @@ result = arboretum.train(
     "grpo",  # or ppo, dapo, gigpo, tree_grpo, …
     "TextFrozenLake-v0",
     "sapling",  # or the folder of a model, or a name on the hub
-    out="runs/lake",
+    out=f"runs/lake-{updates}",
     env_args={"size": 5, "p_frozen": 0.8, "success_rate": 1.0, "observation_format": "grid"},
     dialogue="no_think",
     dialogue_args={"max_turns": 5, "max_actions_per_turn": 5, "max_actions": 10},

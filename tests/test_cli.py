@@ -176,7 +176,7 @@ def test_episode_is_played_from_a_pipe() -> None:
 
 def test_end_of_input_leaves_the_episode_without_an_error() -> None:
     done = run("play", "TextBandit-v0", stdin="")
-    assert done.returncode == 0 and "Left." in done.stdout
+    assert done.returncode == 0 and "You left the game." in done.stdout
 
 
 def test_agent_plays_while_the_user_watches() -> None:
@@ -272,7 +272,7 @@ def test_terminal_accepts_arrow_keys_and_undo() -> None:
         read_until(f"> {key}", start)
         start = output.index(f"> {key}", start) + 2
     os.write(terminal, b":quit\r")
-    read_until("Left.")
+    read_until("You left the game.")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
 

@@ -154,7 +154,7 @@ def test_ranks_are_zero_in_equal_groups_and_opposite_for_pairs() -> None:
 def test_training_reports_success_before_and_after(tmp_path: Path) -> None:
     require("torch", "accelerate")
     output = run_example("train_in_30_lines.py", "2", cwd=tmp_path)
-    assert re.search(rf"^0 \n1 [\d.]+\n2 [\d.]+\nbefore {RATE}\nafter  {RATE}\nModel: runs/lake/model$", output)
+    assert re.search(rf"^0 \n1 [\d.]+\n2 [\d.]+\nbefore {RATE}\nafter  {RATE}\nModel: runs/lake-2/model$", output)
     assert (tmp_path / "runs" / "lake" / "model" / "model.safetensors").is_file()
 
 

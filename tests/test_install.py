@@ -100,7 +100,7 @@ def test_answer_of_another_protocol_counts_as_none(install: ModuleType) -> None:
 def test_index_that_the_user_named_is_respected(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
         monkeypatch.delenv(name, raising=False)
     config = tmp_path / "pip.conf"
     config.write_text("[global]\ntimeout = 60\n")
@@ -110,8 +110,10 @@ def test_index_that_the_user_named_is_respected(
         assert not install.has_chosen_index(PYTHON)
         config.write_text("[global]\nindex-url = https://mirror.example/simple\n")
         assert install.has_chosen_index(PYTHON)
-    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://mirror.example/simple")
-    assert install.has_chosen_index(PYTHON)
+    for name, value in (("PIP_FIND_LINKS", "/wheels"), ("PIP_EXTRA_INDEX_URL", "https://mirror.example/simple")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert install.has_chosen_index(PYTHON)
 
 
 def test_sizes_are_those_of_the_pinned_pytorch(install: ModuleType) -> None:

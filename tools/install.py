@@ -192,19 +192,20 @@ def install_torch(python: Path) -> None:
     elif shutil.which("nvidia-smi") is not None:
         print(f"Downloads PyTorch {TORCH} ({CUDA_SIZE}) and smaller packages.", flush=True)
     elif has_chosen_index(python):
-        sizes = f"{CPU_SIZE} if pip finds the CPU build in the index that it is set to, or {CUDA_SIZE}"
+        sizes = f"{CPU_SIZE} if pip finds the CPU build where it is set to look, or {CUDA_SIZE}"
         print(f"Downloads PyTorch {TORCH} ({sizes}) and smaller packages.", flush=True)
     elif (wheel := cpu_wheel(PYTORCH_INDEX, python_tag(python))) is not None:
         print(f"Downloads the CPU build of PyTorch {TORCH} ({CPU_SIZE}) and smaller packages.", flush=True)
         pip(python, ["--no-deps", wheel])
     else:
-        print(f"PyTorch's index does not answer: downloads its build on PyPI ({CUDA_SIZE}).", flush=True)
+        print(f"PyTorch's index does not answer, so pip downloads the build on PyPI ({CUDA_SIZE}).", flush=True)
 
 
 def has_chosen_index(python: Path) -> bool:
-    """Return True if variables such as PIP_INDEX_URL or a configuration file of pip name an index."""
+    """Return True if variables such as PIP_INDEX_URL or a configuration file of pip name an index or a folder."""
     shown = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
-    return any("index" in line.partition("=")[0] for line in shown.stdout.splitlines())
+    names = [line.partition("=")[0] for line in shown.stdout.splitlines()]
+    return any("index" in name or "find-links" in name for name in names)
 
 
 def python_tag(python: Path) -> str:

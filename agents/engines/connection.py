@@ -62,7 +62,7 @@ class Connection:
     """
 
     def __init__(self, base_url: str, model: str, headers: Mapping[str, str], timeout: float) -> None:
-        URL = optional_module("yarl", "openai", "this engine").URL  # a part of aiohttp
+        URL = optional_module("yarl", "openai", "the engine of a server").URL  # a part of aiohttp
         self.base_url = public_url(base_url).rstrip("/")
         self.query_mark = query_mark(base_url)
         check_has_query(base_url)
@@ -90,7 +90,7 @@ class Connection:
         self.answered = False
         self._label = f"{self.base_url} ({model})"
         self._timeout = timeout
-        self._client = HTTPClient(self.base_url, sent, timeout, use_proxies=True, purpose="this engine")
+        self._client = HTTPClient(self.base_url, sent, timeout, use_proxies=True, purpose="the engine of a server")
         self._urls: dict[str, Any] = {}
         self._not_before = 0.0
         self._rejected_options: set[str] = set()

@@ -46,7 +46,7 @@ class Retries:
         try:
             import stamina  # noqa: F401
         except ImportError as error:
-            raise missing_extra("this engine", "openai", error) from None
+            raise missing_extra("the engine of a server", "openai", error) from None
         self.count = 0
         self._attempts, self._timeout, self._deadline = attempts, timeout, deadline
 

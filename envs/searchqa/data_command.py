@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +42,9 @@ def run_data_command(
         with progress_bar() as progress:
             folder = data_get(name, root, progress=progress)
         console.print(f"{name} is in {folder}", markup=False, soft_wrap=True)
+        if folder.parent != Path(os.environ.get("ARBORETUM_DATA") or "").expanduser():
+            export = f"export ARBORETUM_DATA={shlex.quote(str(folder.parent.resolve()))}"
+            console.print(f"Environments find it after: {export}", markup=False, soft_wrap=True)
         return 0
     states = data_verify(name, root)
     for file, state in states.items():

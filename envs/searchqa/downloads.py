@@ -225,7 +225,8 @@ def _find_data_set(name: str, catalog: Mapping[str, DataSet]) -> DataSet:
                     f" with {source.download} and place them in {name} below the data folder, as"
                     " docs/reference/data.md describes."
                 )
-        raise unknown_name("data set", name, [*catalog, *(source.folder for source in DATA_SOURCES)])
+        known = dict.fromkeys([*catalog, *(source.folder for source in DATA_SOURCES)])
+        raise unknown_name("data set", name, known)
     return catalog[name]
 
 

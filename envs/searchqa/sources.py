@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -128,6 +129,11 @@ def _find_folder(dataset: str | None, data: str | Path | None) -> Path | None:
         if dataset not in DATA_SETS:
             near = unknown_name("data set", dataset, [ENCYCLOPEDIA, *DATA_SETS])
             raise ConfigurationError(f"{near} One of your own needs its folder as data=, or in ARBORETUM_DATA.")
+        if not os.environ.get("ARBORETUM_DATA"):
+            raise ConfigurationError(
+                f"the data set {dataset!r} was not found; set ARBORETUM_DATA to a folder for data and download it"
+                f" with `arboretum data get {dataset}`, or pass its folder as data=."
+            )
         raise ConfigurationError(
             f"the data set {dataset!r} was not found; download it with `arboretum data get {dataset}`, pass its"
             " folder as data=, or set ARBORETUM_DATA to the folder that contains it."

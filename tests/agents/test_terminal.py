@@ -98,7 +98,7 @@ def test_board_is_redrawn_in_place_with_steps_budget_and_return() -> None:
     session.read_until("Tab completes, Up recalls earlier lines.")
     session.read_until("\x1b[K> ")
     session.type("q")
-    session.read_until("Left.")
+    session.read_until("You left the game.")
     assert session.close() == 0
 
 
@@ -119,7 +119,7 @@ def test_tab_completes_actions_and_up_recalls_lines() -> None:
     session.read_until("step 2 of")
     session.read_until("\x1b[K> ")
     session.type("\x04")
-    session.read_until("Left.")
+    session.read_until("You left the game.")
     assert session.close() == 0
 
 
@@ -201,7 +201,7 @@ def test_escape_sequences_of_an_environment_do_not_reach_the_terminal(agent: str
         output += session.read_until(f"The expert would: {SHOWN}")
         output += session.read_until("\x1b[K> ")
         session.type("q")
-        output += session.read_until("Left.")
+        output += session.read_until("You left the game.")
     else:
         output += session.read_until("Not solved")
     session.close()

@@ -144,3 +144,13 @@ def test_read_only_runs_print_their_tables_and_name_the_file_that_cannot_be_writ
     assert export.stderr == f"arboretum: {reason}\n" and export.returncode == 2
     assert "decisions.jsonl: could not be written (Permission denied)." in labels.stdout
     assert labels.returncode == 1 and ".part" not in labels.stdout + labels.stderr
+
+
+@pytest.mark.parametrize("name", ["summary.json", "report.html", "decisions.jsonl"])
+def test_file_of_somebody_else_is_not_replaced_by_a_run(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("mine")
+    assert call("eval", "TextBandit-v0", "--agent", "random", "--limit", "1", "--out", tmp_path) == 2
+    assert f"{tmp_path}: holds {name}, which belongs to no run; choose another --out." in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "mine" and not (tmp_path / "episodes.jsonl").exists()

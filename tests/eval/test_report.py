@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_asked_agents_precede_references_in_tables_and_comparisons() -> None:
     from arboretum.eval.store import EpisodeKey, Result
     from arboretum.eval.suite import Entry, Suite
     from arboretum.eval.summary import summarize
-    from arboretum.eval.table import results_table
+    from arboretum.eval.table import fit_results, results_table
 
     names = ["random", "expert", "react:m", "think:m"]
     results = {}
@@ -208,6 +209,14 @@ def test_asked_agents_precede_references_in_tables_and_comparisons() -> None:
     console.print(results_table(summary))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "–" not in text and " 0.0 to  56.1" in text
+    lines = [
+        replace(line, entry="TextBlocksworld-v0", agent=f"direct:{line.agent}-of-a-folder")
+        for line in summary.lines
+    ]
+    console = Console(width=80, file=io.StringIO())
+    console.print(fit_results(replace(summary, lines=lines), 80))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(f"{line.agent}: success" in text for line in lines) and "TextBlocksworld-v0\n" in text
 
 
 def test_negative_bounds_of_intervals_are_legible() -> None:

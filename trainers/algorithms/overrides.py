@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -130,6 +130,8 @@ def _values(current: object, cls: type, settings: Mapping[str, object], path: st
     for name, value in settings.items():
         here = f"{path}.{name}" if path else name
         if name not in declared:
+            if not path and (meant := [one for one in _paths(current) if one.rpartition(".")[2] == name]):
+                raise ConfigurationError(f"unknown setting {name!r}; did you mean {' or '.join(meant)}?")
             known = sorted(f"{path}.{other}" if path else other for other in declared)
             raise unknown_name("setting", here, known)
         if is_part(kinds[name]) and isinstance(value, str) and current is not None:
@@ -140,6 +142,17 @@ def _values(current: object, cls: type, settings: Mapping[str, object], path: st
             value = convert(value, kinds[name], here)
         values[name] = value
     return values
+
+
+def _paths(settings: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of all settings of a dataclass that are not dataclasses themselves."""
+    for field in fields(settings) if is_dataclass(settings) else ():
+        here = f"{path}.{field.name}" if path else field.name
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            yield from _paths(value, here)
+        else:
+            yield here
 
 
 def _override(current: object, kind: Any, branch: _Branch, path: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import LOCK_FILE, folder_failure, lock_run_folder, write_atomic
-from ...eval.manifest import check_holds_no_study
+from ...eval.manifest import check_holds_no_study, check_replaces_nothing
 from ..config.resolve import resolve_validation
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
@@ -60,13 +60,16 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         raise ConfigurationError(f"{folder}: holds a model that belongs to no run; choose another --out.")
     if stored is None:
         check_holds_no_study(folder)
+        if not (has_results or resume):
+            check_replaces_nothing(folder, (METRICS_FILE, "report.html", "samples.jsonl", "trees.jsonl"))
     elif not {"recipe", "sft"} & stored.keys():
         raise ConfigurationError(f"{folder}: holds an evaluation run; choose another --out.")
     if (has_results or resume) and stored is not None and ("recipe" in stored) != ("recipe" in settings):
         raise ConfigurationError(f"{folder}: holds another kind of run; choose another --out.")
     if has_results and not resume:
         raise ConfigurationError(
-            f"{folder}: holds a run; continue it with --resume {quote(str(folder))}, or choose another --out."
+            f"{folder}: holds a run; continue it with --resume {quote(str(folder))} (in Python resume=), or"
+            " choose another --out."
         )
     if resume and isinstance(config, TrainingConfig):
         made = Checkpoints(folder / CHECKPOINTS_FOLDER).index.last or 0

@@ -88,5 +88,5 @@ def _check_trackers(names: Sequence[str]) -> None:
             raise unknown_name("tracker", name, sorted(LOGGER_TYPE_TO_CLASS))
         if name not in installed:
             if name == "tensorboard":
-                raise missing_extra("this tracker", "tensorboard", name)
+                raise missing_extra("tracker 'tensorboard'", "tensorboard", name)
             raise ConfigurationError(f"tracker {name!r} is not installed: pip install {name.replace('_', '-')}")

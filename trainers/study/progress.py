@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -18,11 +19,14 @@ from .definition import Study
 
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
+_LOG_PAUSE = 60.0
+"""Seconds after which a line in a log says again what is running."""
+
 
 class StatusProgress:
     """Number of finished work items, and which are running.
 
-    A log cannot be redrawn: there, each finished item is one line.
+    A log cannot be redrawn: there, each finished item is one line, and every minute one says what is running.
 
     Args:
         total: Number of work items.
@@ -32,7 +36,7 @@ class StatusProgress:
     def __init__(self, total: int, console: Console) -> None:
         self._total, self._console = total, console
         self._finished = 0
-        self._start = time.monotonic()
+        self._start = self._shown = time.monotonic()
         self._live = Live(console=console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> Self:
@@ -67,10 +71,15 @@ class StatusProgress:
         Args:
             running: Names of the running work items.
         """
-        if not self._console.is_terminal:
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._shown < _LOG_PAUSE:
             return
+        self._shown = now
         line = f"{self._finished} of {self._total} done after {self._minutes():.1f} min; running: "
         line += "; ".join(running) or "none"
+        if not self._console.is_terminal:
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            return
         self._live.update(self._render(running, Text(line, style="dim")), refresh=True)
 
     def _minutes(self) -> float:
@@ -113,7 +122,7 @@ class StudyProgress(StatusProgress):
             started = [trial for trial in trials if (self._out / trial.folder / METRICS_FILE).exists()]
             shown = started[-len(self._study.envs) :]
         series, updates = [], 1
-        for trial, style in zip(shown, _STYLES, strict=False):
+        for trial, style, letter in zip(shown, _STYLES, ascii_uppercase, strict=False):
             history = read_jsonl(self._out / trial.folder / METRICS_FILE, damaged="skip")
             optimization = self._study.recipe(trial.recipe, trial.env).optimization
             # A limit of tokens ends the runs before the limit of updates, after an unknown number.
@@ -126,7 +135,7 @@ class StudyProgress(StatusProgress):
                 label = trial.env
             elif len({one.env for one in shown}) == 1:
                 label = trial.recipe
-            series.append(Series(label, running_mean(training, 5), style))
+            series.append(Series(label, running_mean(training, 5), style, letter=letter))
             series.append(Series("held out" if trial is shown[-1] else "", held_out, f"bold {style}", "marks"))
         return plot(
             series,

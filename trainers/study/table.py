@@ -93,6 +93,8 @@ def render_table(table: StudyTable, width: int) -> Table | Text:
     rendered = Table(
         title=table.title,
         caption="\n".join(table.notes),
+        caption_justify="left",
+        title_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,

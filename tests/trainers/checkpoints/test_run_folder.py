@@ -167,7 +167,7 @@ def test_started_run_is_only_resumed_and_only_with_its_settings(
 ) -> None:
     tmp_path = tmp_path / "my run"
     start(kind(tmp_path), **result)
-    with pytest.raises(ConfigurationError, match=re.escape(f"continue it with --resume '{tmp_path}',")):
+    with pytest.raises(ConfigurationError, match=re.escape(f"continue it with --resume '{tmp_path}' (")):
         claim_run_folder(kind(tmp_path), resume=False)
     with pytest.raises(ConfigurationError, match="started with another seed"):
         claim_run_folder(dataclasses.replace(kind(tmp_path), seed=7), resume=True)
@@ -225,6 +225,15 @@ def test_model_without_a_run_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     with pytest.raises(ConfigurationError, match="a model that belongs to no run"):
         claim_run_folder(training(tmp_path), resume=True)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "report.html"])
+@pytest.mark.parametrize("kind", [training, fine_tuning])
+def test_files_of_somebody_else_are_not_replaced(name: str, kind: Callable[[Path], Any], tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigurationError, match=f"holds {name}, which belongs to no run; choose another --out"):
+        claim_run_folder(kind(tmp_path), resume=False)
+    assert (tmp_path / name).read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", [training, fine_tuning])

@@ -42,6 +42,7 @@ def error_of(command: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str
         (f"grpo {LAKE} --set sampler.rollouts=1", "sampler.rollouts is 1"),
         (f"grpo {LAKE} --set sampler.rollouts", "--set takes key=value"),
         (f"grpo {LAKE} --set sampler.rolouts=4", "unknown setting 'sampler.rolouts'; did you mean"),
+        (f"grpo {LAKE} --set lr=1", "unknown setting 'lr'; did you mean optimization.lr?"),
         (f"ppo {LAKE} --set critic=null", "needs a critic"),
         (f"grpo {LAKE} --dialogue thinking", "unknown dialogue"),
         (f"grpo {LAKE} --dialogue-arg max_turn=3", "max_turn"),
