@@ -210,8 +210,7 @@ def test_asked_agents_precede_references_in_tables_and_comparisons() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "–" not in text and " 0.0 to  56.1" in text
     lines = [
-        replace(line, entry="TextBlocksworld-v0", agent=f"direct:{line.agent}-of-a-folder")
-        for line in summary.lines
+        replace(one, entry="TextBlocksworld-v0", agent=f"direct:my-{one.agent}-model") for one in summary.lines
     ]
     console = Console(width=80, file=io.StringIO())
     console.print(fit_results(replace(summary, lines=lines), 80))
