@@ -244,7 +244,7 @@ def test_responses_beyond_the_limit_of_size_count_their_maximum_cost(
 def test_released_requests_count_their_maximum_cost_and_unsent_ones_nothing(
     endpoint: Endpoint, make: Make
 ) -> None:
-    endpoint.delay = 0.5
+    endpoint.delay = 3.0  # All are released before the first is answered, on a busy machine, too.
     engine = make(prices={"input": 0, "output": 1e6}, cost_limit=20, concurrency=1)
     for name in "abc":
         engine.submit(ask(name, max_tokens=7))
@@ -253,6 +253,7 @@ def test_released_requests_count_their_maximum_cost_and_unsent_ones_nothing(
         time.sleep(0.01)
     for name in "abc":
         engine.release(name)
+    endpoint.delay = 0.0
     with pytest.raises(CostLimit, match=r"\$7\.0000 are spent"):
         answer(engine, ask("d", max_tokens=14))
     assert (

@@ -307,7 +307,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("quick", ["think"], {"template": "qwen33"}, "unknown chat template 'qwen33'; did you mean qwen3"),
         ("quick", ["think"], {"examples": -1}, "examples must be at least 0"),
         ("boxoban", ["think"], {}, "requires level files, and there are none"),
-        ("hotpotqa", ["think"], {}, "was not found; download it"),
+        ("hotpotqa", ["think"], {}, "was not found; set ARBORETUM_DATA"),
         ("env.yaml", ["think"], {}, "suite env, entry 'A': unknown environment 'TextBandt-v0'"),
         ("kwargs.yaml", ["think"], {}, "suite kwargs, entry 'A': unknown option of TextSokoban-v0 'siz'"),
         ("sampling.yaml", ["think"], {}, "suite sampling, entry 'A': unknown sampling setting 'temprature'"),
