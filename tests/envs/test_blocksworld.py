@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from hashlib import sha256
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError
+from arboretum.envs.blocksworld.env import Blocksworld
 from arboretum.envs.blocksworld.generation import FAMILIES, canonical_form, generate
 from arboretum.envs.blocksworld.notation import vocabulary
 from arboretum.envs.blocksworld.rules import Action
@@ -256,10 +258,35 @@ def test_families_have_the_documented_starts_and_goals_and_disjoint_splits(famil
     assert not found["train"] & found["valid"]
 
 
+def check_plan_lengths(family, blocks, cell):
+    mean, least, most = re.fullmatch(r"([\d.]+) \((\d+)–(\d+)\)", cell).groups()
+    lengths = [
+        len(optimal_plan(p.init, p.goal)) for p in (generate(family, blocks, f"test/{i}") for i in range(1000))
+    ]
+    assert (min(lengths), max(lengths)) == (int(least), int(most))
+    assert sum(lengths) / 1000 == pytest.approx(float(mean), abs=0.051)
+
+
+def documented_plan_lengths():
+    """Yield family, number of blocks and cell of the table in the class docstring."""
+    lines = [
+        line.strip(" |").split(" | ") for line in Blocksworld.__doc__.splitlines() if "–" in line and "|" in line
+    ]
+    for blocks, *cells in lines:
+        for family, cell in zip(("mixed", "stack", "unstack"), cells, strict=True):
+            yield family, int(blocks), cell
+
+
 def test_documented_plan_lengths_hold():
-    lengths = [len(optimal_plan(p.init, p.goal)) for p in (generate("mixed", 8, f"test/{i}") for i in range(1000))]
-    assert (min(lengths), max(lengths)) == (8, 28)
-    assert sum(lengths) / 1000 == pytest.approx(18.1, abs=0.05)
+    check_plan_lengths(*next(one for one in documented_plan_lengths() if one[:2] == ("mixed", 8)))
+
+
+@pytest.mark.heavy
+def test_every_documented_plan_length_holds():
+    cells = list(documented_plan_lengths())
+    assert len(cells) == 21
+    for cell in cells:
+        check_plan_lengths(*cell)
 
 
 def test_following_the_expert_plan_does_not_solve_again(monkeypatch):

@@ -1,16 +1,20 @@
 """Generated levels: determinism, difficulty, disjoint splits, and the success rate of random actions."""
 
-from itertools import pairwise
+import re
+from itertools import islice, pairwise
 from math import sqrt
 from random import Random
+from statistics import fmean
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 import arboretum  # noqa: F401
 from arboretum.envs.boxoban import GENERATED
+from arboretum.envs.registry import make_env
 from arboretum.envs.sokoban import BANDS
-from arboretum.envs.sokoban.env import default_spec
+from arboretum.envs.sokoban.env import Sokoban, default_spec
 from arboretum.envs.sokoban.generator import Room, Spec, generate
 from arboretum.envs.sokoban.rules import STANDARD, Masks
 from arboretum.envs.sokoban.solver import solve
@@ -240,3 +244,19 @@ def test_random_actions_succeed_at_the_computed_rate():
                     break
     deviation = sqrt(sum(rollouts * p * (1 - p) for p in exact))
     assert abs(wins - rollouts * sum(exact)) < 3.3 * deviation  # p = 0.001; the draw is seeded
+
+
+@pytest.mark.heavy
+def test_table_of_the_page_has_the_lengths_of_the_first_thousand_test_tasks():
+    row = re.compile(r"\| `(Text\w+-v0)`.*\| \d \| (\d+) to (\d+) \(([\d.]+), (\d+)\) \|")
+    rows = [found.groups() for found in map(row.search, (Sokoban.__doc__ or "").splitlines()) if found]
+    assert len(rows) == 5
+    for id, least, most, mean, percentile in rows:
+        env = make_env(id, split="test")
+        lengths = []
+        for task in islice(env.tasks, 1000):
+            env.reset(seed=0, options={"task": task})
+            lengths.append(len(env.expert_actions()))
+        assert (min(lengths), max(lengths)) == (int(least), int(most))
+        assert fmean(lengths) == pytest.approx(float(mean), abs=0.0051)
+        assert np.percentile(lengths, 95) == float(percentile)
