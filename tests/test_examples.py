@@ -155,7 +155,7 @@ def test_training_reports_success_before_and_after(tmp_path: Path) -> None:
     require("torch", "accelerate")
     output = run_example("train_in_30_lines.py", "2", cwd=tmp_path)
     assert re.search(rf"^0 \n1 [\d.]+\n2 [\d.]+\nbefore {RATE}\nafter  {RATE}\nModel: runs/lake-2/model$", output)
-    assert (tmp_path / "runs" / "lake" / "model" / "model.safetensors").is_file()
+    assert (tmp_path / "runs" / "lake-2" / "model" / "model.safetensors").is_file()
 
 
 @pytest.mark.heavy
