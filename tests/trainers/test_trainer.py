@@ -95,9 +95,11 @@ def test_easy_environment_is_solved_in_seconds(name: str, run_of: Make) -> None:
 
 
 def test_update_without_advantages_has_no_rate_of_training(run_of: Make) -> None:
-    """Holes surround the goal, so that every return is 0."""
-    lake = EnvConfig("TextFrozenLake-v0", {"map": ("SFH", "FHF", "HFG"), "success_rate": 1.0}, None)
-    trainer = finish(Trainer(run_of("rloo", env=lake, validation=ValidationConfig(every=0))))
+    """One action cannot reach a goal that is four steps away, so that every return is 0."""
+    lake = EnvConfig("TextFrozenLake-v0", {"map": ("SFF", "FFF", "FFG"), "success_rate": 1.0}, None)
+    one = {"sampler.max_turns": 1, "sampler.max_actions_per_turn": 1, "sampler.max_actions": 1}
+    settings = {**one, "sampler.format_penalty": 0.0}
+    trainer = finish(Trainer(run_of("dr_grpo", settings, env=lake, validation=ValidationConfig(every=0))))
     for record in trainer.history:
         assert record["silent_groups"] == 1.0 and "tokens" not in record
         assert "trained_tokens_per_second" not in record and record["sampled_tokens_per_second"] > 0
