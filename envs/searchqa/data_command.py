@@ -55,7 +55,7 @@ def run_data_command(
 def _print_list(root: Path | None, console: Console) -> None:
     named = root or os.environ.get("ARBORETUM_DATA")
     folder = f"{Path(named).expanduser()}" if named else "none; name one with --root, or set ARBORETUM_DATA to it"
-    console.print(f"Data folder: {folder}", markup=False, soft_wrap=True)
+    console.print(f"Data folder: {folder}", markup=False, soft_wrap=bool(named))  # A path is not broken.
     console.print("\nRead by environments in place of tasks that they generate:", markup=False)
     for one, state in folder_states(root):
         console.print(f"{one.folder:<12} {state:<7} {one.license}; get it with\n  {one.download}", markup=False)
