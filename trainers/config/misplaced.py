@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from shlex import quote
 from typing import Any
 
@@ -15,6 +16,7 @@ from .settings import HardwareConfig, SteppingConfig
 
 _OPTIONS = frozenset(one.name for kind in (TrainOptions, HardwareConfig, SteppingConfig) for one in fields(kind))
 """Names of the command's options, or of the groups that they belong to."""
+_ENV_ID = re.compile(r"[\w/]+-v\d+")
 
 
 def check_misplaced(arguments: Sequence[str]) -> None:
@@ -24,10 +26,14 @@ def check_misplaced(arguments: Sequence[str]) -> None:
         arguments: Arguments of `arboretum train`.
 
     Raises:
-        ConfigurationError: An unknown option is the path of a setting of the recipe, or the last name of one.
+        ConfigurationError: An unknown option is the path of a setting of the recipe, or the last name of one; or
+            the id of an environment stands beside the recipe's name or in its place.
     """
     if {"-h", "--help"} & set(arguments):
         return
+    for argument in takewhile(lambda one: not one.startswith("-"), arguments):
+        if _ENV_ID.fullmatch(argument):
+            raise ConfigurationError(f"{argument} is an environment, not a recipe; pass --env {argument}.")
     for argument, following in pairwise([*arguments, "--"]):
         option, equals, value = argument.partition("=")
         name = option[2:].replace("-", "_")

@@ -26,7 +26,7 @@ from ..config.serialize import to_plain
 from ..config.task_data import DATA, Data, check_data, describe_data
 from ..state import Activity
 from .curves import read_curves
-from .definition import Study
+from .definition import Study, env_folder
 from .evaluation import write_suite
 from .page import REPORT_FILE, evaluation_commands, write_page
 from .progress import StudyProgress
@@ -206,7 +206,8 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
     rows, curves = make_rows(study, out), read_curves(study, out)
     tables = make_tables(study, rows)
     for env in study.envs:
-        write_suite(study, env, out)
+        if (out / env_folder(env)).is_dir():
+            write_suite(study, env, out)
     commands = list(evaluation_commands(study, out))
     summary = {
         "name": study.name,

@@ -159,6 +159,18 @@ def test_setting_given_as_an_option_is_answered_with_the_command_that_sets_it(
     assert re.search(message, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("arguments", ["grpo TextSokoban-v0", "TextSokoban-v0 --seed 1"])
+def test_environment_without_its_option_is_answered_with_the_option(
+    arguments: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *arguments.split()])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "arboretum: TextSokoban-v0 is an environment, not a recipe; pass --env TextSokoban-v0.\n"
+    )
+
+
 def test_setting_of_a_recipe_of_one_s_own_is_answered_with_its_path(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

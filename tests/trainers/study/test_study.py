@@ -576,6 +576,14 @@ def test_repeated_study_runs_missing_trials_only(small: Study, tmp_path: Path) -
 
 
 @pytest.mark.heavy
+def test_study_of_some_environments_makes_no_folders_of_the_others(small: Study, tmp_path: Path) -> None:
+    study = replace(small, envs={**small.envs, "Wet lake": StudyEnv(EnvConfig("TextFrozenLake-v0"))}, seeds=1)
+    assert run_study(study, tmp_path, envs=["Lake"], console=Console(file=StringIO())) == 0
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["lake"]
+    assert (tmp_path / "lake" / "suite.yaml").exists()
+
+
+@pytest.mark.heavy
 def test_trial_without_advantages_that_is_interrupted_in_its_evaluation_does_not_train_on(
     small: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
