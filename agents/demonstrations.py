@@ -62,7 +62,11 @@ class Demonstrations:
             spec = _spec(env)
             try:
                 training_env = make_env(spec.id, **{**spec.kwargs, "split": "train"})
-            except ConfigurationError:
+            except ConfigurationError as error:
+                if isinstance(
+                    error.__cause__, OSError
+                ):  # such as a missing file: not proof that there is no split
+                    raise
                 training_env = make_env(spec.id, **spec.kwargs)
             self._envs[identity] = training_env
         return self._envs[identity]

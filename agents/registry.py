@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
+from ..envs.addresses import is_credential
 from ..envs.errors import ConfigurationError, unknown_name
 from ..envs.plugins import plugin_class
+from ..envs.user_code import describe_error
 from .base import Agent
 from .dialogue import Dialogue, make_dialogue
 from .engines.base import Engine, Sampling
@@ -82,20 +84,41 @@ def make_agent(
         settings: Further arguments of the agent's class, such as `examples` or `trials`.
 
     Raises:
-        ConfigurationError: The name or a setting is unknown, or a language agent has no engine.
+        ConfigurationError: The name or a setting is unknown, a language agent has no engine, or the class of
+            another package cannot be made.
     """
-    kind = agent_class(name)
     if name not in LANGUAGE_AGENTS:
-        return kind(**settings)
+        return make_model_free_agent(name, settings)
     if engine is None:
         raise needs_model(name)
-    return kind(  # type: ignore[call-arg]
+    return agent_class(name)(  # type: ignore[call-arg]
         name,
         engine,
         make_agent_dialogue(name, dialogue_name, dialogue),
         make_agent_sampling(name, sampling or {}),
         **{**LANGUAGE_AGENTS[name].settings, **settings},
     )
+
+
+def make_model_free_agent(name: str, settings: Mapping[str, Any]) -> Agent:
+    """Make an agent that is not one of the language agents, with settings of any names.
+
+    Args:
+        name: See `make_agent`.
+        settings: Arguments of the agent's class.
+
+    Raises:
+        ConfigurationError: The name or a setting is unknown, or the class raises an error.
+    """
+    kind = agent_class(name)
+    try:
+        return kind(**settings)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # of a class of another package
+        given = ", ".join(f"{k}={'***' if is_credential(k) else repr(value)}" for k, value in settings.items())
+        made = f"agent {name} cannot be made{given and f' with {given}'}"
+        raise ConfigurationError(f"{made}: {describe_error(error)}.") from error
 
 
 def agent_class(name: str) -> type[Agent]:

@@ -13,13 +13,14 @@ from .errors import ConfigurationError
 CREDENTIAL = re.compile(r"auth|key|token|secret|pass|cookie|(^|[-_])sig", re.IGNORECASE)
 """Names of headers and of query parameters whose values are credentials."""
 _CREDENTIAL_WORD = re.compile(
-    r"(^|[-_.])(api-?key|access-?key|key|token|secret|pass|password|passwd|auth|authorization|sig|signature|cookie)"
-    r"($|[-_.])",
+    r"(pass|passphrase|o?auth|authorization|sig|cookies?|keys|credentials?|\w*(token|secret|password|passwd|signature)"
+    r"|(api|access|account|app|auth|client|function|license|master|private|secret|service|session|subscription|user)?key"
+    r")\d*",
     re.IGNORECASE,
 )
-"""Names of query parameters whose values do not say what is served; `passages` and `author` are none."""
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-"""Place between the words of a name like accessToken."""
+"""Words of the names of settings that are credentials; `passages`, `monkey` and `max_tokens` have none."""
+_BETWEEN_WORDS = re.compile(r"[-_.]|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Separators, and the places between the words of names like accessToken and APIToken."""
 _QUERY_MARK = re.compile(r"#query-[0-9a-f]{8}$")
 _VERSION = "api-version"
 """Query parameter of Azure, which chooses the protocol and not what is served."""
@@ -44,15 +45,16 @@ def query_mark(url: str) -> str:
     """
     pairs = url.partition("#")[0].partition("?")[2].split("&")
     names = {pair: pair.partition("=")[0] for pair in pairs if pair}
-    kept = sorted(pair for pair, name in names.items() if name != _VERSION and not _is_credential(name))
+    kept = sorted(pair for pair, name in names.items() if name != _VERSION and not is_credential(name))
     if kept:
         return f"#query-{hashlib.sha256('&'.join(kept).encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     found = _QUERY_MARK.search(url)
     return found[0] if found else ""
 
 
-def _is_credential(name: str) -> bool:
-    return _CREDENTIAL_WORD.search(_HUMP.sub("-", unquote(name))) is not None
+def is_credential(name: str) -> bool:
+    """Return True if a setting is a credential by the words of its name, which does not say what is played."""
+    return any(_CREDENTIAL_WORD.fullmatch(word) for word in _BETWEEN_WORDS.split(unquote(name)))
 
 
 def check_has_query(url: str) -> None:

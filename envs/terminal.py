@@ -10,7 +10,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +21,8 @@ from rich.text import Text
 
 from .display import visible
 from .errors import ConfigurationError
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def literal(text: str, style: str = "") -> Text:
@@ -84,3 +87,23 @@ def exit_on_error() -> Iterator[None]:
 
 def _print_error(text: str) -> None:
     Terminal(stderr=True, highlight=False).print(f"arboretum: {text}", markup=False, soft_wrap=True)
+
+
+def fit_parts(parts: Sequence[str], width: int, indent: str = "  ") -> str:
+    """Return parts of a sentence as a line, folded between parts only where it is too wide.
+
+    Args:
+        parts: Parts, such as "success 50.0 %," with the comma behind it.
+        width: Width in columns.
+        indent: Begin of the first line; the others begin with two more spaces.
+    """
+    text = " ".join(part.replace(" ", _NO_BREAK) for part in parts)
+    folded = textwrap.fill(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return folded.replace(_NO_BREAK, " ")

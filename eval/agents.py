@@ -22,12 +22,13 @@ from ..agents.registry import (
     make_agent,
     make_agent_dialogue,
     make_agent_sampling,
+    make_model_free_agent,
     needs_model,
 )
 from ..agents.tokens.templates import check_template
+from ..envs.addresses import is_credential
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError, unknown_name
-from ..envs.user_code import describe_error
 from .given import identify_given_agent
 from .identity import identify_agent, model_label
 from .models import Model, resolve_model
@@ -82,7 +83,7 @@ class NamedAgent:
         model: Model of a language agent, loaded when the first agent is made; None for agents without a model.
         sampling: Sampling settings that override those of suite and entry.
         dialogue: Dialogue settings that override those of suite and entry.
-        settings: Further arguments of `make_agent`.
+        settings: Further arguments of `make_agent`, or those of the class of another package, of any names.
 
     Attributes:
         model: The model; None for agents without one.
@@ -97,12 +98,12 @@ class NamedAgent:
         model: Model | None = None,
         sampling: Mapping[str, Any] | None = None,
         dialogue: Mapping[str, Any] | None = None,
-        **settings: Any,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.kind = kind
         self._sampling = sampling or {}
         self._dialogue = dialogue or {}
-        self._settings = settings
+        self._settings = settings = settings or {}
         self._is_language_agent = kind in LANGUAGE_AGENTS
         self.model = model if self._is_language_agent else None
         agent = agent_class(kind)
@@ -116,16 +117,20 @@ class NamedAgent:
             self._check_sampling(self._sampling)
             self.name = f"{kind}:{model_label(model.name)}"
         else:
-            self.name = self._make_agent().name
+            self.name = make_model_free_agent(kind, self._settings).name
         self.one_process = agent.one_process
         self.uses_success_labels = agent.uses_success_labels
         self.uses_simulator = agent.uses_simulator
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """Everything that decides the agent's episodes, as plain data; without a model that is its settings."""
+        """Everything that decides the agent's episodes, as plain data; without a model that is its settings.
+
+        Credentials among them are left out.
+        """
         if self.model is None:
-            return {"settings": dict(self._settings)} if self._settings else {}
+            kept = {name: value for name, value in self._settings.items() if not is_credential(name)}
+            return {"settings": kept} if kept else {}
         settings = self._settings
         if self.uses_simulator:  # Its defaults decide what its results cost, so the record names them.
             settings = {**language_agent_options(self.kind), **settings}
@@ -169,7 +174,7 @@ class NamedAgent:
     def make(self, suite: Suite, entry: Entry, /) -> Agent:
         """Make the agent for an entry. The entry's settings override the suite's, the command line's both."""
         if self.model is None:
-            return self._make_agent()
+            return make_model_free_agent(self.kind, self._settings)
         return make_agent(
             self.kind,
             engine=self.model.load(),
@@ -177,21 +182,6 @@ class NamedAgent:
             sampling=self._merge_sampling(suite, entry),
             **self._settings,
         )
-
-    def _make_agent(self) -> Agent:
-        """Make an agent without a model.
-
-        Raises:
-            ConfigurationError: Its class raises an error.
-        """
-        try:
-            return make_agent(self.kind, **self._settings)
-        except ConfigurationError:
-            raise
-        except Exception as error:  # of a class of another package
-            given = ", ".join(f"{name}={value!r}" for name, value in self._settings.items())
-            made = f"agent {self.kind} cannot be made{given and f' with {given}'}"
-            raise ConfigurationError(f"{made}: {describe_error(error)}.") from error
 
     def _make_dialogue(self, settings: Mapping[str, Any]) -> Dialogue:
         return make_agent_dialogue(self.kind, self._settings.get("dialogue_name"), {**settings, **self._dialogue})
@@ -333,7 +323,7 @@ def open_agents(
         engine: Name of the engine of language agents; None derives it from `model`.
         model: Folder of the model, its name as `PROVIDER/NAME`, or a `Model`; None without language agents.
         base_url: Address of an OpenAI-compatible server; None for the engine's default.
-        template: Name of a shipped chat template; None for the tokenizer's.
+        template: Name of a shipped chat template, or a .jinja file; None for the tokenizer's.
         dialogue: Name of a dialogue; None for each agent's own.
         dialogue_arg: Settings of the dialogue over the suite's, each `key=value`.
         examples: Number of solved examples in the prompt; None for each agent's default.
@@ -384,9 +374,9 @@ def open_agents(
             engine_options["device"] = device
         model = Model(engine, model, base_url, engine_options)
     factories = [
-        NamedAgent(name, model, sampling, dialogue_settings, **settings, **own[name])
+        NamedAgent(name, model, sampling, dialogue_settings, settings | own[name])
         if name in LANGUAGE_AGENTS
-        else NamedAgent(name, **own.get(name, {}))
+        else NamedAgent(name, settings=own.get(name))
         for name in agents
     ]
     try:

@@ -165,7 +165,7 @@ def evaluate(
         engine: Name of the engine; None derives it from `model`.
         base_url: Address of an OpenAI-compatible server; None for the engine's default.
         engine_args: Further arguments of the engine.
-        template: Name of a shipped chat template; None for the tokenizer's.
+        template: Name of a shipped chat template, or a .jinja file; None for the tokenizer's.
         dialogue: Name of a dialogue; None for each agent's own.
         dialogue_args: Settings of the dialogue over the suite's.
         examples: Number of solved examples in the prompt; None for each agent's default.
@@ -224,9 +224,9 @@ def evaluate(
             if isinstance(one, Agent):
                 factories.append(GivenAgent(one))
             elif one in LANGUAGE_AGENTS:
-                factories.append(NamedAgent(one, shared, sampling, dialogue_args, **settings, **own[one]))
+                factories.append(NamedAgent(one, shared, sampling, dialogue_args, settings | own[one]))
             else:
-                factories.append(NamedAgent(one, **own.get(one, {})))
+                factories.append(NamedAgent(one, settings=own.get(one)))
         at_least("in_flight", in_flight, 1)
         at_least("label_seconds", label_seconds, 0)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else Path(out)

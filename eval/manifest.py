@@ -12,6 +12,7 @@ import msgspec
 from ..envs.errors import ConfigurationError, DataError
 from ..envs.files import write_atomic
 from ..envs.type_words import in_words
+from .index_reader import EPISODES_FILE
 from .plain import encode_object
 
 MANIFEST_FILE = "run.json"
@@ -145,7 +146,8 @@ def is_manifest(path: Path) -> bool:
     return True
 
 
-RESULT_FILES = ("summary.json", "report.html", "decisions.jsonl")
+SUMMARY_FILE = "summary.json"
+RESULT_FILES = (SUMMARY_FILE, "report.html", "decisions.jsonl")
 """Files of an evaluation that are made of its episodes."""
 
 
@@ -198,6 +200,28 @@ def check_replaces_nothing(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if (folder / name).exists():
             raise ConfigurationError(f"{folder}: holds {name}, which belongs to no run; choose another --out.")
+
+
+def check_keeps_results(folder: Path) -> None:
+    """Raise if the results of a run were kept without its episodes, so that new ones of no episode replace them.
+
+    Args:
+        folder: Folder of a run.
+
+    Raises:
+        ConfigurationError: It has a summary of some episodes, and no episodes.
+    """
+    if (folder / EPISODES_FILE).exists():
+        return
+    try:
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return
+    if isinstance(summary, dict) and summary.get("episodes"):
+        raise ConfigurationError(
+            f"{folder}: holds results whose episodes were not kept, so that they cannot be made again; bring back"
+            f" {EPISODES_FILE}, or choose another folder."
+        )
 
 
 def check_holds_no_study(folder: Path) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ..envs.errors import ConfigurationError
 from .decisions.file import FILE as DECISIONS_FILE
-from .manifest import MANIFEST_COPY, MANIFEST_FILE
+from .manifest import MANIFEST_COPY, MANIFEST_FILE, SUMMARY_FILE
 from .run_index import EPISODES_FILE
-from .summary import SUMMARY_FILE
 
 PAGE = ".html"
 DATA = ".json"

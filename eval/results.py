@@ -16,6 +16,7 @@ from ..envs.errors import ConfigurationError
 from .comparison.participants import short_names
 from .decisions import Labels, read_indexed_labels, summarize_decisions
 from .decisions.coverage import describe_unlabelled, has_labels_file
+from .manifest import check_keeps_results
 from .report import write_report
 from .reported_run import ReportedRun
 from .store import EpisodeKey, Result
@@ -87,7 +88,12 @@ def load_results(folders: Sequence[Path]) -> ReportedResults:
     """Summarize one run, or several of the same suite side by side, and write nothing; see `report`.
 
     The memory that it needs grows with the number of labelled episodes, and not with that of the others.
+
+    Raises:
+        ConfigurationError: As `report` says, or the results of a run were kept without its episodes.
     """
+    for folder in folders:
+        check_keeps_results(folder)
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ConfigurationError("a run is named twice; name the folder of each run once.")
     with ExitStack() as stack:

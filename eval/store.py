@@ -36,6 +36,7 @@ from .manifest import (
     MANIFEST_FILE,
     RESULT_FILES,
     check_holds_no_study,
+    check_keeps_results,
     check_replaces_nothing,
     is_manifest,
     is_training,
@@ -200,6 +201,7 @@ class Store:
             check_holds_no_study(self.folder)
             if not path.exists():
                 check_replaces_nothing(self.folder, RESULT_FILES)
+            check_keeps_results(self.folder)
             write_manifest(self.folder, manifest)
             return
         existing = read_manifest(self.folder)  # In today's schema, in which later changes write it.

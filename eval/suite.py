@@ -298,7 +298,11 @@ def suite_of(env: str, /, **kwargs: Any) -> Suite:
             held_out = dataclasses.replace(entry, split=candidate)
             try:
                 held_out.make()
-            except ConfigurationError:
+            except ConfigurationError as error:
+                if isinstance(
+                    error.__cause__, OSError
+                ):  # such as a missing file: not proof that there is no split
+                    raise ConfigurationError(f"{error} Name the tasks with --split (in Python split=).") from error
                 continue
             entry = held_out
             break

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..envs.files import write_atomic
 from .decisions import DecisionLine
-from .manifest import MANIFEST_FILE, read_manifest
+from .manifest import MANIFEST_FILE, SUMMARY_FILE, read_manifest
 from .paper_results import FilledTable, fill_tables
 from .provenance import count_words, played_versions
 from .run_index import RunIndex, open_index
@@ -24,8 +24,6 @@ from .suite import Entry, Suite, read_suite
 from .tally import CellTally, EntryTally, ReadCell, RunTally, read_from
 
 RANDOM, EXPERT = "random", "expert"
-
-SUMMARY_FILE = "summary.json"
 
 
 @dataclass(frozen=True)

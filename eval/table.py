@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ..envs.terminal import Terminal
+from ..envs.terminal import Terminal, fit_parts
 from .bench.row import Row
 from .paper_text import table_text
 from .report import number, percent
@@ -87,14 +87,12 @@ def fit_results(summary: Summary, width: int) -> Table | Text:
             text.append(f"\n{name}\n", style="bold")
         previous = name
         success = "–" if math.isnan(line.success.value) else _format_success(line).plain.strip()
-        score = f", score {number(line.score.value, 1)}" if line.score else ""
-        text.append(f"  {line.agent}: success {success.replace('– ', '–').replace('  ', ' ')} %{score}\n")
+        success = f"success {success.replace('– ', '–').replace('  ', ' ')} %"
+        parts = [success] if line.score is None else [f"{success},", f"score {number(line.score.value, 1)}"]
+        text.append(f"{fit_parts([f'{line.agent}:', *parts], width)}\n")
         last = f"{_format_tokens(line)} tokens" if _has_cost(summary) else f"{percent(line.invalid)} % refused"
-        text.append(
-            f"    return {number(line.mean_return.value)}, {_format_steps(line)} steps,"
-            f" {last}, n {_format_count(line)}\n",
-            style="dim",
-        )
+        parts = [f"return {number(line.mean_return.value)},", f"{_format_steps(line)} steps,", f"{last},"]
+        text.append(f"{fit_parts([*parts, f'n {_format_count(line)}'], width, indent='    ')}\n", style="dim")
     return text
 
 
@@ -135,17 +133,9 @@ def fit_repeats(rows: Sequence[RepeatsRow], width: int) -> Table | Text:
     """
     attempts = attempts_shown(rows)
     names = [*(f"pass@{k}" for k in attempts), *(f"pass^{k}" for k in attempts), "flips"]
-    if width < TABLE_WIDTH:
-        text = Text("repeats of a task, %\n", overflow="fold")
-        for row in rows:
-            cells = ", ".join(
-                f"{name} {cell}" for name, cell in zip(names, _repeat_cells(row, attempts), strict=True)
-            )
-            text.append(f"{row.entry}, {row.agent}\n  {cells}\n")
-        return text
     table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("env", overflow="fold", max_width=32)
-    table.add_column("agent", overflow="fold", max_width=32)
+    table.add_column("env", no_wrap=True)
+    table.add_column("agent", no_wrap=True)
     for name in names:
         table.add_column(f"{name} %", justify="right", no_wrap=True)
     previous = None
@@ -153,7 +143,15 @@ def fit_repeats(rows: Sequence[RepeatsRow], width: int) -> Table | Text:
         name = "" if row.entry == previous else row.entry
         previous = row.entry
         table.add_row(Text(name), Text(row.agent), *_repeat_cells(row, attempts))
-    return table
+    unlimited = Terminal(width=1000)
+    if width >= TABLE_WIDTH and Measurement.get(unlimited, unlimited.options, table).maximum <= width:
+        return table
+    text = Text("repeats of a task, %\n", overflow="fold")
+    for row in rows:
+        cells = [f"{name} {cell}," for name, cell in zip(names, _repeat_cells(row, attempts), strict=True)]
+        text.append(f"{fit_parts([f'{row.entry},', row.agent], width, indent='')}\n")
+        text.append(f"{fit_parts([*cells[:-1], cells[-1].removesuffix(',')], width)}\n")
+    return text
 
 
 def _repeat_cells(row: RepeatsRow, attempts: Sequence[int]) -> list[str]:

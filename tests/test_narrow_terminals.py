@@ -82,6 +82,26 @@ def test_results_show_every_number_at_every_width(
         assert all(re.sub(r"to\s+", "to ", rate) in flat for rate in rates), width
 
 
+@pytest.mark.parametrize("width", (*WIDTHS, 200))
+def test_long_names_part_no_word_and_no_number_from_its_name(
+    width: int, tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent, entry = "agent_with_a_rather_long_name", "lake with a rather long name"
+    path = Path("repeats.yaml")
+    path.write_text(f"name: repeats\nentries: [{{name: {entry}, env: TextFrozenLake-v0, tasks: 2, repeats: 3}}]\n")
+    named = RandomAgent()
+    named.name = agent
+    arboretum.evaluate(str(path), [named, "expert"], out="run")
+    for text in (output(width, "report", "run"), output(width, "decisions", "run")):
+        assert agent in text and too_wide(text, width) == []
+        numbers = (
+            r"(return|success|optimal|n|flips|fatal at|pass[@^]\d)\s+[-–\d]|\d\s+(%|extra steps|refused|steps)"
+        )
+        parted = [found[0] for found in re.finditer(numbers, text) if "\n" in found[0]]
+        assert parted == []
+
+
 def test_usual_names_are_not_folded_at_80_columns(tmp_path: Path) -> None:
     agent = RandomAgent()
     agent.name = "no_think:sapling"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from ...envs.terminal import fit_parts
 from ..report import number
 from .coverage import describe_unknown
 from .labels import SOLVED
@@ -34,7 +35,7 @@ def fit_decisions(lines: Sequence[DecisionLine], width: int) -> Text:
         lines: Statistics of entries and agents.
         width: Width of the terminal in columns.
     """
-    return decisions_table(lines) if width >= _TABLE_WIDTH else _narrow(lines)
+    return decisions_table(lines) if width >= _TABLE_WIDTH else _narrow(lines, width)
 
 
 def decisions_table(lines: Sequence[DecisionLine]) -> Text:
@@ -70,7 +71,7 @@ def decisions_table(lines: Sequence[DecisionLine]) -> Text:
     return text
 
 
-def _narrow(lines: Sequence[DecisionLine]) -> Text:
+def _narrow(lines: Sequence[DecisionLine], width: int) -> Text:
     text = Text(overflow="fold")
     previous = None
     for line in lines:
@@ -78,12 +79,12 @@ def _narrow(lines: Sequence[DecisionLine]) -> Text:
             text.append(f"\n{_head(line)}\n", style="bold")
         previous = line.entry
         text.append(f"  {line.agent}\n    optimal {_share(line).plain.strip()} %\n")
-        fatal = "" if line.first_fatal is None else f" fatal at {number(line.first_fatal, 0)},"
-        text.append(
-            f"    {number(100 * line.value_regret.value, 1)} % lost, {number(line.step_regret.value, 1)} extra"
-            f" steps,{fatal} {number(100 * line.repeated.value, 1)} % repeated\n",
-            style="dim",
-        )
+        parts = [f"{number(100 * line.value_regret.value, 1)} % lost,"]
+        parts.append(f"{number(line.step_regret.value, 1)} extra steps,")
+        if line.first_fatal is not None:
+            parts.append(f"fatal at {number(line.first_fatal, 0)},")
+        parts.append(f"{number(100 * line.repeated.value, 1)} % repeated")
+        text.append(f"{fit_parts(parts, width, indent='    ')}\n", style="dim")
         for reason in describe_failures(line):
             text.append(f"    {reason}\n", style="dim")
     return text

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from ...envs.checks import first_difference
 from ..comparison.participants import PlayedTasks, played_tasks
+from ..manifest import SUMMARY_FILE
 from ..paper_results import FilledTable, fill_tables
 from ..run_index import EPISODES_FILE, Cell, RunIndex, open_index
 from ..statistics import Interval, wilson
 from ..statistics.repeats import Repeats
-from ..summary import EXPERT, RANDOM, SUMMARY_FILE, Line, summarize
+from ..summary import EXPERT, RANDOM, Line, summarize
 from .library import EvaluationRun, file_version
 
 LARGE = 20_000

@@ -6,6 +6,7 @@ The engine is scripted, a function from requests to replies; `test_engines_play.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from arboretum.agents.base import Stop
 from arboretum.agents.engines.base import Completion, Engine, Request, Usage
 from arboretum.agents.play import Job, play
 from arboretum.agents.registry import make_agent
+from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
 
@@ -225,6 +227,20 @@ def test_examples_are_of_different_tasks() -> None:
     system = engine.requests[0].messages[0].content
     shown = [line for line in system.splitlines() if "The arms are" in line]
     assert len(shown) == len(set(shown)) == 20
+
+
+class UnreadableBandit(Bandit):
+    """Bandit that reads a file for its training split, which is missing."""
+
+    def __init__(self, *, split: str | None = None, **options: Any) -> None:
+        if split == "train":
+            Path("no-such-folder/train.json").read_text()
+        super().__init__(**options)
+
+
+def test_examples_of_a_training_split_that_cannot_be_opened_are_not_of_the_split_that_is_played() -> None:
+    with pytest.raises(Stop, match="split='train': FileNotFoundError"):
+        episodes(Scripted(lambda request: ""), "react", f"{__name__}:UnreadableBandit", kwargs={"split": "test"})
 
 
 def test_rejected_conversation_truncates_only_its_episode() -> None:

@@ -25,6 +25,7 @@ from arboretum.agents.play import Job
 from arboretum.agents.play import play as run_episodes
 from arboretum.agents.reference import RandomAgent
 from arboretum.agents.terminal import DisplayedAgent
+from arboretum.cli import main
 from arboretum.envs.display import visible
 from arboretum.envs.registry import make_env
 from arboretum.envs.terminal import Terminal, VisibleFormatter, literal
@@ -156,6 +157,21 @@ def test_argument_of_the_environment_is_used_and_checked() -> None:
     assert done.returncode == 2 and "depth" in done.stderr
     done = run("TextFrozenLake-v0", "--agent", "expert", "--pace", "-1")
     assert done.returncode == 2 and "--pace" in done.stderr
+
+
+def test_agent_of_ones_own_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from arboretum.agents.reference import RandomAgent\n"
+        "class Licensed(RandomAgent):\n    def __init__(self): raise RuntimeError('no license')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["play", "TextBandit-v0", "--agent", "mine:Licensed"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1
+    assert error.startswith("arboretum: agent mine:Licensed cannot be made: RuntimeError: no license")
 
 
 def test_retrieval_server_that_is_down_is_noticed_before_the_first_move() -> None:

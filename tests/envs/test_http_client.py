@@ -260,6 +260,9 @@ def test_query_of_an_address_counts_but_for_words_of_credentials() -> None:
         return query_mark(f"http://127.0.0.1:9/?{query}")
 
     assert not mark("key=1&api_key=1&accessToken=1&x-signature=1&subscription-key=1&api-version=3&apikey=2")
+    assert not mark(
+        "authtoken=1&apikey2=1&APIToken=1&clientsecret=1&userkey=1&oauth=1&cookies=1&passphrase=1&keys=1"
+    )
     names = ("passages", "keyword_index", "author", "monkey", "compass", "tokenizer", "max_tokens")
     assert len({mark(f"{name}={value}&key=1") for name in names for value in "ab"}) == 2 * len(names)
     assert mark("passages=a&key=1") == mark("key=2&passages=a") == mark("passages=a")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy
@@ -19,6 +19,7 @@ import pytest
 import arboretum
 from arboretum.agents.base import Agent, Reply, Seat
 from arboretum.agents.reference import RandomAgent
+from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.retrieval.interface import Hit, Retriever
 from arboretum.eval.suite import load_suite
@@ -216,6 +217,52 @@ def test_agent_of_ones_own_takes_settings(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match=message):
             arboretum.evaluate("TextBandit-v0", path, limit=1, **options)  # type: ignore[arg-type]
+
+
+class Wrapping(RandomAgent):
+    """Agent of one's own whose settings have the names of those of language agents."""
+
+    name = "wrapping"
+    made: ClassVar[list[tuple[str, ...]]] = []
+
+    def __init__(
+        self,
+        model: str = "",
+        engine: str = "",
+        sampling: str = "",
+        kind: str = "",
+        name: str = "",
+        api_key: str = "",
+    ) -> None:
+        super().__init__()
+        if name == "nobody":
+            raise RuntimeError("no such person")
+        self.made.append((model, engine, sampling, kind, name, api_key))
+
+
+def test_settings_of_an_agent_of_ones_own_may_have_any_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, settings = f"{__name__}:Wrapping", ("model", "engine", "sampling", "kind", "name")
+    given = [part for name in settings for part in ("--agent-arg", f"{name}={name}-1")]
+    run = tmp_path / "run"
+    command = ["eval", "TextBandit-v0", "--agent", path, "--limit", "1", "--no-references", "--out", str(run)]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, *given, "--agent-arg", "api_key=sk-5ecret"])
+    assert not ended.value.code
+    assert {*Wrapping.made} == {(*(f"{name}-1" for name in settings), "sk-5ecret")}
+    stored = json.loads((run / "run.json").read_text())
+    assert stored["identities"] == {"wrapping": {"settings": {name: f"{name}-1" for name in settings}}}
+    page = (run / "report.html").read_text()
+    assert "model model-1, engine engine-1" in page and "class None" not in page
+    assert not any("sk-5ecret" in file.read_text() for file in run.glob("*.[jh]*"))
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*command, "--agent-arg", "model=other"])
+    assert "wrapping" in (refused := capsys.readouterr().err) and "model was 'model-1' and is 'other'" in refused
+    with pytest.raises(ConfigurationError) as failed:
+        arboretum.evaluate("TextBandit-v0", path, agent_args={"name": "nobody", "api_key": "sk-5ecret"})
+    assert "cannot be made with name='nobody', api_key=***: RuntimeError: no such person" in str(failed.value)
 
 
 def test_settings_of_a_given_engine_are_refused() -> None:

@@ -81,11 +81,11 @@ def played(out: Path, engine: Engine, agent: str, suite: str = SUITE, **settings
     """Play the suite, and return the stored episodes."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "suite.yaml").write_text(suite)
-    dialogue = settings.pop("dialogue", {})
+    dialogue, sampling = settings.pop("dialogue", {}), settings.pop("sampling", {})
     with open(os.devnull, "w") as sink:
         evaluate(
             str(out / "suite.yaml"),
-            [NamedAgent(agent, GivenModel(engine), dialogue=dialogue, **settings)],
+            [NamedAgent(agent, GivenModel(engine), sampling, dialogue, settings)],
             out=out / "run",
             references=False,
             console=Console(file=sink),

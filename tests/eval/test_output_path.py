@@ -146,6 +146,23 @@ def test_read_only_runs_print_their_tables_and_name_the_file_that_cannot_be_writ
     assert labels.returncode == 1 and ".part" not in labels.stdout + labels.stderr
 
 
+def test_results_kept_without_their_episodes_are_not_replaced_by_empty_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    played = ("eval", "TextBandit-v0", "--agent", "random", "--no-references", "--limit", "2", "--out", run)
+    assert call(*played) == 0
+    for file in (*run.glob("episodes.jsonl*"), *run.glob("index.sqlite*")):
+        file.unlink()
+    kept = {file.name: file.read_bytes() for file in run.iterdir()}
+    other = ("eval", "TextFrozenLake-v0", "--agent", "random", "--limit", "1", "--out", run)
+    for command in (played, other, ("report", run), ("decisions", run)):
+        capsys.readouterr()
+        assert call(*command) == 2
+        assert "holds results whose episodes were not kept" in capsys.readouterr().err
+    assert {name: (run / name).read_bytes() for name in kept} == kept
+
+
 @pytest.mark.parametrize("name", ["summary.json", "report.html", "decisions.jsonl"])
 def test_file_of_somebody_else_is_not_replaced_by_a_run(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -137,6 +137,20 @@ def test_single_environment_is_evaluated_on_its_own_held_out_split(
     assert entry.split == split
 
 
+class FileBandit(Bandit):
+    """Bandit that reads a file for each split, and has none for "test" and "train"."""
+
+    def __init__(self, *, split: str | None = None, **options: Any) -> None:
+        if split is not None:
+            Path(f"no-such-folder/{split}.json").read_text()
+        super().__init__(**options)
+
+
+def test_split_that_cannot_be_opened_is_not_replaced_by_all_tasks() -> None:
+    with pytest.raises(ConfigurationError, match=r"split='test': FileNotFoundError.*Name the tasks with --split"):
+        load_suite(f"{__name__}:FileBandit")
+
+
 class YearBandit(Bandit):
     """Bandit whose splits are numbers."""
 

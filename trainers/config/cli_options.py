@@ -81,7 +81,8 @@ class Options:
             recipe.
         dialogue_arg: Setting of the dialogue, as key=value, such as max_turns=5. Repeat the option for more. Of
             several environments, NAME.key=value is for one of them.
-        template: Name of a shipped chat template, such as qwen3. None uses the tokenizer's own.
+        template: Name of a shipped chat template, such as qwen3, or a .jinja file. None uses the
+            tokenizer's own.
         checkpoint_every: Updates (optimizer steps of `arboretum sft`) between two checkpoints.
         hardware: Device, precision, memory and sampling engine.
         use_lora: Train low-rank adapters (LoRA) instead of all weights.

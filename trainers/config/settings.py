@@ -62,7 +62,7 @@ class DialogueConfig:
         name: Name of the dialogue. None follows the recipe's sampler (`think` or `no_think`; `think` if it is
             silent).
         settings: Settings of the dialogue; they override those of the recipe's sampler.
-        template: Name of a shipped chat template. None uses the tokenizer's own.
+        template: Name of a shipped chat template, or a .jinja file. None uses the tokenizer's own.
     """
 
     name: str | None = None

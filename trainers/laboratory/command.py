@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ...envs.checks import at_least
 from ...envs.files import folder_failure, write_atomic
-from ...eval.manifest import check_holds_no_run, check_holds_no_study
+from ...eval.manifest import check_holds_no_run, check_holds_no_study, check_replaces_nothing
 from .experiment import Experiment, Results, run_experiment
 from .figure import draw_figure
 from .options import LaboratoryOptions
@@ -39,6 +39,8 @@ def run_laboratory(options: LaboratoryOptions, out: Path, *, workers: int, conso
     at_least("workers", workers, 1)
     check_holds_no_run(out)
     check_holds_no_study(out)
+    if not (out / RESULTS_FILE).exists():
+        check_replaces_nothing(out, (TABLE_FILE, FIGURE_FILE))
     experiment = replace(Experiment(), **options.given)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ from rich.text import Text
 _BRAILLE_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of the 2 × 4 dots of a braille character, indexed `[row from the top][column]`."""
 _BRAILLE_BLANK = 0x2800
+_ROW_COST = 8
+"""Columns to the left that a letter is moved rather than into the next row."""
 _LEGEND_SAMPLES = {"line": "⠒⠒", "dots": "⠂⠂", "marks": "⠒●⠒"}
 
 
@@ -144,11 +146,14 @@ class _Canvas:
                 self._marks[x // 2, y // 4] = "●", style
 
     def put(self, point: tuple[float, float], letter: str, style: str) -> None:
-        """Write a letter at a point, or in the next free row below or above if there is another one."""
-        column, row = (self._to_dot(*point)[0] // 2, self.row(point[1]))
-        rows = sorted(range(self._rows), key=lambda other: abs(other - row))
-        taken = {place for place, (character, _) in self._marks.items() if character != "●"}
-        self._marks[column, next((one for one in rows if (column, one) not in taken), row)] = letter, style
+        """Write a letter at a point, or where another letter or a mark is there, in the nearest free place.
+
+        Places to the left in the same row are preferred, where the point's line usually is.
+        """
+        column, row = self._to_dot(*point)[0] // 2, self.row(point[1])
+        free = ((x, y) for x in range(column + 1) for y in range(self._rows) if (x, y) not in self._marks)
+        nearest = min(free, key=lambda at: column - at[0] + _ROW_COST * abs(at[1] - row), default=(column, row))
+        self._marks[nearest] = letter, style
 
     def _set_dot(self, dot: tuple[int, int], style: str) -> None:
         x, y = dot

@@ -200,7 +200,7 @@ def collect_demonstrations(
         tokenizer, context: Tokenizer and context window (in tokens) of the model to train.
         dialogue: Dialogue between environment and model.
         expert: Settings of the expert.
-        template: Name of a shipped chat template; None uses the tokenizer's own.
+        template: Name of a shipped chat template, or a .jinja file; None uses the tokenizer's own.
         tasks: Use the first so many tasks of the split only.
         seed: Seed of tasks and episodes.
         in_flight: Episodes to roll out at the same time.

@@ -16,7 +16,7 @@ from rich.markup import escape
 from ...envs.checks import at_least, first_difference
 from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ...envs.files import folder_failure, write_atomic
-from ...eval.manifest import STUDY_FILE, check_holds_no_run
+from ...eval.manifest import STUDY_FILE, check_holds_no_run, check_replaces_nothing
 from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import SETTINGS_FILE
 from ..commands.outcome import FAILED, INTERRUPTED, OK
@@ -47,6 +47,7 @@ from .trials import (
 )
 from .workers import WorkItem, run_phase, single_threaded_workers
 
+SUMMARY_FILE, TABLE_FILE = "summary.json", "table.md"
 REPORTED_ONLY = ("description", "baseline", "pairs", "collapse")
 """Fields of a study that only its tables read, so that its folder may be used on when they change."""
 
@@ -95,7 +96,7 @@ def run_study(study: Study, out: Path, *, workers: int = 2, envs: Sequence[str] 
 
 
 def claim_folder(study: Study, out: Path, *, is_done: bool = False) -> None:
-    """Write the study's definition into its folder, unless the folder holds another study, or a run.
+    """Write the study's definition into its folder, unless the folder holds something else.
 
     Args:
         study: Study to claim the folder for.
@@ -103,12 +104,14 @@ def claim_folder(study: Study, out: Path, *, is_done: bool = False) -> None:
         is_done: True if no result is missing; then the folder is claimed with any data.
 
     Raises:
-        ConfigurationError: The folder holds another study, one that was started on other data, or a run.
+        ConfigurationError: The folder holds another study, one that was started on other data, a run, or files of
+            somebody else that the study would replace.
         DataError: The definition in the folder cannot be read.
     """
     path, definition = out / STUDY_FILE, to_plain(study)
     if not path.exists():
         check_holds_no_run(out)
+        check_replaces_nothing(out, (SUMMARY_FILE, TABLE_FILE, REPORT_FILE))
         definition |= {DATA: data} if (data := _describe_data(study)) else {}
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -215,8 +218,8 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
         "curves": [curve.to_dict() for curve in curves],
         "commands": commands,
     }
-    write_atomic(out / "summary.json", json.dumps(summary, indent=2) + "\n")
-    write_atomic(out / "table.md", "\n".join(map(to_markdown, tables)))
+    write_atomic(out / SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
+    write_atomic(out / TABLE_FILE, "\n".join(map(to_markdown, tables)))
     write_page(study, out, tables, curves)
     for table in tables:
         console.print()
@@ -225,7 +228,7 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
     if not tables:
         console.print("No trial or control is finished, so there are no results yet.")
         return
-    lines = [f"Tables: {out / 'table.md'}; with learning curves: {out / REPORT_FILE}"]
+    lines = [f"Tables: {out / TABLE_FILE}; with learning curves: {out / REPORT_FILE}"]
     lines += [f"Evaluate a final model, such as: {commands[0]}"] if commands else []
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)

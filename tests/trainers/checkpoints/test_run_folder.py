@@ -227,13 +227,20 @@ def test_model_without_a_run_is_not_replaced(tmp_path: Path) -> None:
         claim_run_folder(training(tmp_path), resume=True)
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "report.html"])
-@pytest.mark.parametrize("kind", [training, fine_tuning])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(training, "metrics.jsonl"), (training, "report.html"), (fine_tuning, "metrics.jsonl")]
+)
 def test_files_of_somebody_else_are_not_replaced(name: str, kind: Callable[[Path], Any], tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(ConfigurationError, match=f"holds {name}, which belongs to no run; choose another --out"):
         claim_run_folder(kind(tmp_path), resume=False)
     assert (tmp_path / name).read_text() == "mine"
+
+
+def test_file_that_fine_tuning_does_not_write_is_in_nobody_s_way(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    claim_run_folder(fine_tuning(tmp_path), resume=False)
+    assert (tmp_path / "report.html").read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", [training, fine_tuning])

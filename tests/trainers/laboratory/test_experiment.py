@@ -228,7 +228,14 @@ def test_command_writes_table_results_and_figure(tmp_path: Path, capsys: pytest.
     assert [record["arm"] for record in records] == ["grpo", "exact"]
 
 
-@pytest.mark.parametrize(("file", "sentence"), [("run.json", "holds a run"), ("study.json", "holds a study")])
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("run.json", "holds a run"),
+        ("study.json", "holds a study"),
+        ("table.md", "holds table.md, which belongs to"),
+    ],
+)
 def test_folder_of_something_else_is_refused(
     file: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,16 @@ def test_letters_tell_series_apart_without_colors() -> None:
     ]
     legend, *rows = plot(series, x_max=10, y_max=1.0, width=60, height=14).plain.split("\n")
     assert legend.split() == ["⠒C⠒", "three", "⠒B⠒", "two", "⠒A⠒", "one"]
-    places = {letter: next(row for row, line in enumerate(rows) if letter in line) for letter in "ABC"}
-    assert places["A"] < 3 and abs(places["B"] - places["C"]) == 1  # one above the other at the same end
-    assert len({line.index(letter) for letter in "ABC" for line in rows if letter in line}) == 1
+    places = {
+        letter: (line.index(letter), row) for row, line in enumerate(rows) for letter in "ABC" if letter in line
+    }
+    assert places["A"][1] < 3 and places["A"][0] == places["B"][0] and places["B"][1] == places["C"][1]
+    assert places["B"][0] - places["C"][0] == 1  # side by side at the same end
+
+
+def test_letters_of_many_equal_ends_stay_in_their_row_and_hide_no_mark() -> None:
+    held_out = Series("", [(0.0, 0.2), (10.0, 0.5)], "", "marks")
+    runs = [Series(f"run {letter}", [(0.0, 0.5), (10.0, 0.5)], "", letter=letter) for letter in "ABCDEFG"]
+    _, *rows = plot([*runs, held_out], x_max=10, y_max=1.0, width=60, height=16).plain.split("\n")
+    (row,) = (line for line in rows if "G" in line)
+    assert row.rstrip().endswith("GFEDCBA●") and sum("●" in line for line in rows) == 2

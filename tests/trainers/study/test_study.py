@@ -508,6 +508,14 @@ def test_run_in_the_folder_of_a_study_keeps_its_report(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
+@pytest.mark.parametrize("name", ["summary.json", "table.md", "report.html"])
+def test_file_of_somebody_else_is_not_replaced_by_a_study(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigurationError, match=f"holds {name}, which belongs to no run; choose another --out"):
+        claim_folder(load_study("first-steps"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def successes(metrics: str) -> list[float | None]:
     """Return the success rate of every record of a metrics.jsonl."""
     return [json.loads(line).get("success") for line in metrics.splitlines()]
