@@ -63,9 +63,7 @@ class Demonstrations:
             try:
                 training_env = make_env(spec.id, **{**spec.kwargs, "split": "train"})
             except ConfigurationError as error:
-                if isinstance(
-                    error.__cause__, OSError
-                ):  # such as a missing file: not proof that there is no split
+                if isinstance(error.__cause__, OSError):  # A missing file does not say that there is no split.
                     raise
                 training_env = make_env(spec.id, **spec.kwargs)
             self._envs[identity] = training_env

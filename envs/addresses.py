@@ -18,7 +18,13 @@ _CREDENTIAL_WORD = re.compile(
     r")\d*",
     re.IGNORECASE,
 )
-"""Words of the names of settings that are credentials; `passages`, `monkey` and `max_tokens` have none."""
+"""Words of the names of query parameters whose values do not say what is served, unlike those of `passages`."""
+_SECRET = re.compile(
+    r"(^|-)((api|access|auth|client|private|secret|service|subscription)-?key|client-?secret|secret|password|passwd|passphrase"
+    r"|(access|api|auth|bearer|hf|hub|refresh|security|session)-?token|credentials?)\d*($|-)|^token$",
+    re.IGNORECASE,
+)
+"""Names of settings that are secrets, with "-" between words; `state_key` and `stop_token` are none."""
 _BETWEEN_WORDS = re.compile(r"[-_.]|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 """Separators, and the places between the words of names like accessToken and APIToken."""
 _QUERY_MARK = re.compile(r"#query-[0-9a-f]{8}$")
@@ -45,15 +51,19 @@ def query_mark(url: str) -> str:
     """
     pairs = url.partition("#")[0].partition("?")[2].split("&")
     names = {pair: pair.partition("=")[0] for pair in pairs if pair}
-    kept = sorted(pair for pair, name in names.items() if name != _VERSION and not is_credential(name))
+    kept = sorted(pair for pair, name in names.items() if name != _VERSION and not _is_credential(name))
     if kept:
         return f"#query-{hashlib.sha256('&'.join(kept).encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     found = _QUERY_MARK.search(url)
     return found[0] if found else ""
 
 
-def is_credential(name: str) -> bool:
-    """Return True if a setting is a credential by the words of its name, which does not say what is played."""
+def is_secret(name: str) -> bool:
+    """Return True if a setting of an agent is a secret by its name, such as `api_key` and `hfToken`."""
+    return _SECRET.search(_BETWEEN_WORDS.sub("-", name)) is not None
+
+
+def _is_credential(name: str) -> bool:
     return any(_CREDENTIAL_WORD.fullmatch(word) for word in _BETWEEN_WORDS.split(unquote(name)))
 
 

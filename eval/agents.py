@@ -26,7 +26,7 @@ from ..agents.registry import (
     needs_model,
 )
 from ..agents.tokens.templates import check_template
-from ..envs.addresses import is_credential
+from ..envs.addresses import is_secret
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError, unknown_name
 from .given import identify_given_agent
@@ -126,10 +126,10 @@ class NamedAgent:
     def identity(self) -> Mapping[str, Any]:
         """Everything that decides the agent's episodes, as plain data; without a model that is its settings.
 
-        Credentials among them are left out.
+        Secrets among them are left out.
         """
         if self.model is None:
-            kept = {name: value for name, value in self._settings.items() if not is_credential(name)}
+            kept = {name: value for name, value in self._settings.items() if not is_secret(name)}
             return {"settings": kept} if kept else {}
         settings = self._settings
         if self.uses_simulator:  # Its defaults decide what its results cost, so the record names them.

@@ -17,7 +17,7 @@ RUN_FILE: Mapping[str, str] = {
     "agents": "Names of the agents, in the order of playing.",
     "identities": "By agent: everything that decides its episodes (engine, model with a digest of its files,"
     " server, sampling, dialogue with its settings, template, examples); for agents without a model, their"
-    " settings other than credentials. A run is resumed only with the same.",
+    " settings other than secrets. A run is resumed only with the same.",
     "settings": "By language agent and entry: sampling, dialogue and number of examples.",
     "budgets": "By agent and entry: the agent's own limits, `max_turns` and `max_actions`, where it has any.",
     "uses_success_labels": "Names of the agents that use the success reported by the environment, for example"

@@ -18,7 +18,7 @@ from ..agents.dialogue.registry import dialogue_path
 from ..agents.engines.base import Engine
 from ..agents.engines.shipped_models import model_source
 from ..agents.language import LanguageAgent
-from ..envs.addresses import is_credential
+from ..envs.addresses import is_secret
 from .identity import identify_agent, identify_model
 from .plain import object_id, to_plain
 
@@ -74,7 +74,7 @@ def _is_shipped(engine: Engine) -> bool:
 def _identify_object(value: object, described: set[str]) -> dict[str, Any]:
     """Return the class of an object and its `identity` or its attributes; a random value if they are not plain.
 
-    Attributes that are credentials, such as a string `api_key`, are left out.
+    Attributes that are secrets, such as a string `api_key`, are left out.
 
     Args:
         value: The object.
@@ -88,7 +88,7 @@ def _identify_object(value: object, described: set[str]) -> dict[str, Any]:
     state = {
         name: one
         for name, one in getattr(value, "__dict__", {}).items()
-        if name not in described and not (isinstance(one, str) and is_credential(name))
+        if name not in described and not (isinstance(one, str) and is_secret(name))
     }
     try:
         if state:

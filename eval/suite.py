@@ -299,9 +299,8 @@ def suite_of(env: str, /, **kwargs: Any) -> Suite:
             try:
                 held_out.make()
             except ConfigurationError as error:
-                if isinstance(
-                    error.__cause__, OSError
-                ):  # such as a missing file: not proof that there is no split
+                # A missing file, or a server that is down, does not say that there is no such split.
+                if isinstance(error.__cause__, OSError):
                     raise ConfigurationError(f"{error} Name the tasks with --split (in Python split=).") from error
                 continue
             entry = held_out

@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arboretum.envs import http_client
-from arboretum.envs.addresses import parse_address, public_url, query_mark
+from arboretum.envs.addresses import is_secret, parse_address, public_url, query_mark
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.http_client import BlockingClient, ResponseTooLarge
 from arboretum.envs.retrieval import RetrievalError
@@ -266,3 +266,10 @@ def test_query_of_an_address_counts_but_for_words_of_credentials() -> None:
     names = ("passages", "keyword_index", "author", "monkey", "compass", "tokenizer", "max_tokens")
     assert len({mark(f"{name}={value}&key=1") for name in names for value in "ab"}) == 2 * len(names)
     assert mark("passages=a&key=1") == mark("key=2&passages=a") == mark("passages=a")
+
+
+def test_secrets_among_settings_are_told_by_their_names() -> None:
+    secrets = "api_key openai_api_key apikey2 APIKey accessToken hf_token token password client_secret credentials"
+    assert all(map(is_secret, secrets.split()))
+    others = "state_key key keys stop_token pad_token max_tokens tokenizer passages signature secretary"
+    assert not any(map(is_secret, others.split()))
