@@ -9,7 +9,7 @@ from typing import Any
 from gymnasium.envs.registration import EnvSpec
 
 from ..envs.core import TextEnv
-from ..envs.errors import ConfigurationError
+from ..envs.errors import ConfigurationError, cannot_be_read
 from ..envs.registry import make_env
 from ..envs.seeding import stable_seed
 from .base import Seat, Stop
@@ -63,7 +63,7 @@ class Demonstrations:
             try:
                 training_env = make_env(spec.id, **{**spec.kwargs, "split": "train"})
             except ConfigurationError as error:
-                if isinstance(error.__cause__, OSError):  # A missing file does not say that there is no split.
+                if cannot_be_read(error):
                     raise
                 training_env = make_env(spec.id, **spec.kwargs)
             self._envs[identity] = training_env

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
-from ..envs.addresses import is_secret
 from ..envs.errors import ConfigurationError, unknown_name
 from ..envs.plugins import plugin_class
-from ..envs.user_code import describe_error
+from ..envs.user_code import cannot_be_made
 from .base import Agent
 from .dialogue import Dialogue, make_dialogue
 from .engines.base import Engine, Sampling
@@ -116,9 +115,7 @@ def make_model_free_agent(name: str, settings: Mapping[str, Any]) -> Agent:
     except ConfigurationError:
         raise
     except Exception as error:  # of a class of another package
-        given = ", ".join(f"{k}={'***' if is_secret(k) else repr(value)}" for k, value in settings.items())
-        made = f"agent {name} cannot be made{given and f' with {given}'}"
-        raise ConfigurationError(f"{made}: {describe_error(error)}.") from error
+        raise cannot_be_made(f"agent {name}", settings, error) from error
 
 
 def agent_class(name: str) -> type[Agent]:

@@ -31,6 +31,14 @@ class DataError(ConfigurationError):
         return DataError, (self.path, self.problem, self.line)
 
 
+def cannot_be_read(error: ConfigurationError) -> bool:
+    """Return True if an environment could not be made for a missing file, or a server that is down.
+
+    Where a split was named, such an error does not say that the environment has no such split.
+    """
+    return isinstance(error.__cause__, OSError)
+
+
 FEW = 24
 """Names that an error message lists as a whole."""
 

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import load_env_creator
 from .core import TextEnv
 from .errors import ConfigurationError, unknown_name
 from .plugins import plugin_class, plugin_object, plugin_objects, plugin_paths
-from .user_code import describe_error
+from .user_code import cannot_be_made
 
 _ENV_ID = re.compile(r"[\w.-]+-v\d+", re.ASCII)
 """Form of the entry-point names that are ids of environments."""
@@ -191,9 +191,7 @@ def make_env(id: str, /, **kwargs: Any) -> TextEnv[Any]:
     except ConfigurationError:
         raise
     except Exception as error:  # such as an option of the wrong type, or an error in a class of another package
-        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
-        reason = describe_error(error)
-        raise ConfigurationError(f"{id} cannot be made{given and f' with {given}'}: {reason}.") from error
+        raise cannot_be_made(id, kwargs, error) from error
     if not isinstance(env, TextEnv):
         raise ConfigurationError(f"{id} is not a text environment; use one whose class derives from TextEnv.")
     return env

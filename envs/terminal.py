@@ -89,15 +89,17 @@ def _print_error(text: str) -> None:
     Terminal(stderr=True, highlight=False).print(f"arboretum: {text}", markup=False, soft_wrap=True)
 
 
-def fit_parts(parts: Sequence[str], width: int, indent: str = "  ") -> str:
-    """Return parts of a sentence as a line, folded between parts only where it is too wide.
+def fit_parts(parts: Sequence[str], width: int, *, indent: str = "  ", head: str = "") -> str:
+    """Return parts with commas between them as a line, folded between parts only where it is too wide.
 
     Args:
-        parts: Parts, such as "success 50.0 %," with the comma behind it.
+        parts: Parts, such as "success 50.0 %".
         width: Width in columns.
         indent: Begin of the first line; the others begin with two more spaces.
+        head: Text before the parts, from which it may be folded.
     """
-    text = " ".join(part.replace(" ", _NO_BREAK) for part in parts)
+    head, *kept = (text.replace(" ", _NO_BREAK) for text in (head, *parts))
+    text = f"{head} {', '.join(kept)}".lstrip(" ")
     folded = textwrap.fill(
         text,
         width,

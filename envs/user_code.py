@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any
+
+from .errors import ConfigurationError
 
 USER_ERRORS = (Exception, SystemExit)
 """Errors of users' code that end an episode and not the process, such as `sys.exit` in an environment."""
@@ -37,6 +39,20 @@ def describe_error(error: BaseException) -> str:
 def describe_failure(what: str, error: BaseException) -> str:
     """Return the sentence, without its end, that something failed; see `describe_error`."""
     return f"{what} failed: {describe_error(error)}"
+
+
+def cannot_be_made(what: str, settings: Mapping[str, Any], error: BaseException) -> ConfigurationError:
+    """Return the error that an object cannot be made with settings, whose secrets it leaves out.
+
+    Args:
+        what: Name of the object, such as "TextSokoban-v0" or "agent mine:Agent".
+        settings: Arguments of its class.
+        error: Error of the class.
+    """
+    from .addresses import is_secret  # not needed at start-up
+
+    given = ", ".join(f"{name}={'***' if is_secret(name) else repr(value)}" for name, value in settings.items())
+    return ConfigurationError(f"{what} cannot be made{given and f' with {given}'}: {describe_error(error)}.")
 
 
 def keep_line(error: BaseException) -> None:

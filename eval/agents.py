@@ -33,6 +33,7 @@ from .given import identify_given_agent
 from .identity import identify_agent, model_label
 from .models import Model, resolve_model
 from .options import parse_options
+from .plain import to_plain
 from .provenance import describe_settings
 from .suite import Entry, Suite
 
@@ -130,7 +131,7 @@ class NamedAgent:
         """
         if self.model is None:
             kept = {name: value for name, value in self._settings.items() if not is_secret(name)}
-            return {"settings": kept} if kept else {}
+            return {"settings": to_plain(kept)} if kept else {}
         settings = self._settings
         if self.uses_simulator:  # Its defaults decide what its results cost, so the record names them.
             settings = {**language_agent_options(self.kind), **settings}

@@ -18,7 +18,6 @@ from ..agents.dialogue.registry import dialogue_path
 from ..agents.engines.base import Engine
 from ..agents.engines.shipped_models import model_source
 from ..agents.language import LanguageAgent
-from ..envs.addresses import is_secret
 from .identity import identify_agent, identify_model
 from .plain import object_id, to_plain
 
@@ -74,8 +73,6 @@ def _is_shipped(engine: Engine) -> bool:
 def _identify_object(value: object, described: set[str]) -> dict[str, Any]:
     """Return the class of an object and its `identity` or its attributes; a random value if they are not plain.
 
-    Attributes that are secrets, such as a string `api_key`, are left out.
-
     Args:
         value: The object.
         described: Names of attributes to leave out.
@@ -85,11 +82,7 @@ def _identify_object(value: object, described: set[str]) -> dict[str, Any]:
     own = getattr(value, "identity", None)
     if own is not None:
         return {**identity, "identity": to_plain(own)}
-    state = {
-        name: one
-        for name, one in getattr(value, "__dict__", {}).items()
-        if name not in described and not (isinstance(one, str) and is_secret(name))
-    }
+    state = {name: one for name, one in getattr(value, "__dict__", {}).items() if name not in described}
     try:
         if state:
             json.dumps(state)

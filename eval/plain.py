@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..envs.addresses import identifying_url
+from ..envs.addresses import identifying_url, is_secret
 
 HIDDEN = "***"
 _SECRET = (
@@ -67,4 +67,6 @@ def hide_secrets_in_text(text: str) -> str:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    return value is not None and not isinstance(value, bool) and _SECRET_NAME.fullmatch(name) is not None
+    if value is None or isinstance(value, bool):
+        return False
+    return is_secret(name) or _SECRET_NAME.fullmatch(name) is not None

@@ -100,11 +100,11 @@ def describe_run(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 def _model_lines(identity: Mapping[str, Any]) -> list[str]:
     lines = []
-    if "class" in identity and "engine" not in identity:  # An agent without a model, which the caller has made.
-        lines.append(f"class {identity['class']}")
     if "engine" in identity:
         place = f" at {identity['server']}" if "server" in identity else ""
         lines.append(f"model {identity.get('model')}, engine {identity['engine']}{place}")
+    elif "class" in identity:  # An agent without a model, which the caller has made.
+        lines.append(f"class {identity['class']}")
     lines += [f"{part}: SHA-256 {identity[part][:16]}…" for part in ("weights", "adapter") if part in identity]
     for key in ("options", "settings"):
         if identity.get(key):

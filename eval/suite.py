@@ -27,7 +27,7 @@ from typing import Any
 from ..envs.checks import at_least
 from ..envs.core import TextEnv
 from ..envs.data import expand_data_folder, missing_files
-from ..envs.errors import ConfigurationError, DataError
+from ..envs.errors import ConfigurationError, DataError, cannot_be_read
 from ..envs.registry import all_envs, make_env
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks, distinct_tasks
@@ -299,8 +299,7 @@ def suite_of(env: str, /, **kwargs: Any) -> Suite:
             try:
                 held_out.make()
             except ConfigurationError as error:
-                # A missing file, or a server that is down, does not say that there is no such split.
-                if isinstance(error.__cause__, OSError):
+                if cannot_be_read(error):
                     raise ConfigurationError(f"{error} Name the tasks with --split (in Python split=).") from error
                 continue
             entry = held_out

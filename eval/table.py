@@ -74,10 +74,9 @@ def fit_results(summary: Summary, width: int) -> Table | Text:
         tables = [table_text(table, width) for table in summary.tables]
         remark = Text("Returns, steps and refused actions of every entry are in the report.\n")
         return Text("\n").join([*tables, remark])
-    unlimited = Terminal(width=1000)
-    for space in (1, 0) if width >= TABLE_WIDTH else ():
+    for space in (1, 0):
         table = results_table(summary, space)
-        if Measurement.get(unlimited, unlimited.options, table).maximum <= width:  # No name is folded.
+        if _fits(table, width):
             return table
     text = Text(overflow="fold")
     previous = None
@@ -88,12 +87,19 @@ def fit_results(summary: Summary, width: int) -> Table | Text:
         previous = name
         success = "–" if math.isnan(line.success.value) else _format_success(line).plain.strip()
         success = f"success {success.replace('– ', '–').replace('  ', ' ')} %"
-        parts = [success] if line.score is None else [f"{success},", f"score {number(line.score.value, 1)}"]
-        text.append(f"{fit_parts([f'{line.agent}:', *parts], width)}\n")
+        parts = [success] if line.score is None else [success, f"score {number(line.score.value, 1)}"]
+        text.append(f"{fit_parts(parts, width, head=f'{line.agent}:')}\n")
         last = f"{_format_tokens(line)} tokens" if _has_cost(summary) else f"{percent(line.invalid)} % refused"
-        parts = [f"return {number(line.mean_return.value)},", f"{_format_steps(line)} steps,", f"{last},"]
-        text.append(f"{fit_parts([*parts, f'n {_format_count(line)}'], width, indent='    ')}\n", style="dim")
+        parts = [f"return {number(line.mean_return.value)}", f"{_format_steps(line)} steps", last]
+        parts.append(f"n {_format_count(line)}")
+        text.append(f"{fit_parts(parts, width, indent='    ')}\n", style="dim")
     return text
+
+
+def _fits(table: Table, width: int) -> bool:
+    """Return True if a terminal of a width shows a table without folding a name."""
+    unlimited = Terminal(width=1000)
+    return width >= TABLE_WIDTH and Measurement.get(unlimited, unlimited.options, table).maximum <= width
 
 
 class RepeatsRow(NamedTuple):
@@ -143,14 +149,13 @@ def fit_repeats(rows: Sequence[RepeatsRow], width: int) -> Table | Text:
         name = "" if row.entry == previous else row.entry
         previous = row.entry
         table.add_row(Text(name), Text(row.agent), *_repeat_cells(row, attempts))
-    unlimited = Terminal(width=1000)
-    if width >= TABLE_WIDTH and Measurement.get(unlimited, unlimited.options, table).maximum <= width:
+    if _fits(table, width):
         return table
     text = Text("repeats of a task, %\n", overflow="fold")
     for row in rows:
-        cells = [f"{name} {cell}," for name, cell in zip(names, _repeat_cells(row, attempts), strict=True)]
-        text.append(f"{fit_parts([f'{row.entry},', row.agent], width, indent='')}\n")
-        text.append(f"{fit_parts([*cells[:-1], cells[-1].removesuffix(',')], width)}\n")
+        cells = [f"{name} {cell}" for name, cell in zip(names, _repeat_cells(row, attempts), strict=True)]
+        text.append(f"{fit_parts([row.entry, row.agent], width, indent='')}\n")
+        text.append(f"{fit_parts(cells, width)}\n")
     return text
 
 

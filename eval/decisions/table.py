@@ -79,10 +79,10 @@ def _narrow(lines: Sequence[DecisionLine], width: int) -> Text:
             text.append(f"\n{_head(line)}\n", style="bold")
         previous = line.entry
         text.append(f"  {line.agent}\n    optimal {_share(line).plain.strip()} %\n")
-        parts = [f"{number(100 * line.value_regret.value, 1)} % lost,"]
-        parts.append(f"{number(line.step_regret.value, 1)} extra steps,")
+        parts = [f"{number(100 * line.value_regret.value, 1)} % lost"]
+        parts.append(f"{number(line.step_regret.value, 1)} extra steps")
         if line.first_fatal is not None:
-            parts.append(f"fatal at {number(line.first_fatal, 0)},")
+            parts.append(f"fatal at {number(line.first_fatal, 0)}")
         parts.append(f"{number(100 * line.repeated.value, 1)} % repeated")
         text.append(f"{fit_parts(parts, width, indent='    ')}\n", style="dim")
         for reason in describe_failures(line):

@@ -27,8 +27,11 @@ SETTINGS_FILE = "run.json"
 CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
 """Names within the folder of a run: of its settings, the metrics of its updates, its checkpoints and the model."""
-TRAINING_FILES = (METRICS_FILE, "report.html", "samples.jsonl", "trees.jsonl")
-"""Files that a training run writes beside them; fine-tuning writes the first alone."""
+WRITTEN_FILES = {
+    TrainingConfig: (METRICS_FILE, "report.html", "samples.jsonl", "trees.jsonl"),
+    SFTConfig: (METRICS_FILE,),
+}
+"""Files that a run of each kind writes beside them."""
 
 _FIXED = {
     TrainingConfig: ("recipe", "env", "mixture", "model", "seed", "dialogue", "validation", "hardware"),
@@ -63,8 +66,7 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
     if stored is None:
         check_holds_no_study(folder)
         if not (has_results or resume):
-            is_sft = isinstance(config, SFTConfig)
-            check_replaces_nothing(folder, TRAINING_FILES[:1] if is_sft else TRAINING_FILES)
+            check_replaces_nothing(folder, WRITTEN_FILES[type(config)])
     elif not {"recipe", "sft"} & stored.keys():
         raise ConfigurationError(f"{folder}: holds an evaluation run; choose another --out.")
     if (has_results or resume) and stored is not None and ("recipe" in stored) != ("recipe" in settings):

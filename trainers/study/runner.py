@@ -16,7 +16,7 @@ from rich.markup import escape
 from ...envs.checks import at_least, first_difference
 from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ...envs.files import folder_failure, write_atomic
-from ...eval.manifest import STUDY_FILE, check_holds_no_run, check_replaces_nothing
+from ...eval.manifest import STUDY_FILE, SUMMARY_FILE, check_holds_no_run, check_replaces_nothing
 from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import SETTINGS_FILE
 from ..commands.outcome import FAILED, INTERRUPTED, OK
@@ -47,7 +47,7 @@ from .trials import (
 )
 from .workers import WorkItem, run_phase, single_threaded_workers
 
-SUMMARY_FILE, TABLE_FILE = "summary.json", "table.md"
+TABLE_FILE = "table.md"
 REPORTED_ONLY = ("description", "baseline", "pairs", "collapse")
 """Fields of a study that only its tables read, so that its folder may be used on when they change."""
 
