@@ -25,7 +25,7 @@ from .tasks import FAMILIES, get_family, make_panel
 from .training import StepSize, train
 
 DEFAULT_ARMS = tuple(name for name in arm_names() if name != "t-star-policy" and not name.endswith("-plan"))
-"""All arms but the one that compares states by the policy, which takes ten times as long, and those that tell
+"""All arms but the one that compares states by the policy, which takes three times as long, and those that tell
 plans apart, which the default tasks do not have."""
 DEFAULT_TASKS = tuple(name for name in FAMILIES if name != "lock24f1" and not name.endswith("-plans"))
 LEARNING_RATES = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
