@@ -18,7 +18,7 @@ from .base import Agent, Reply, Seat
 from .human import HumanAgent
 from .keyboard import Quit
 from .play import Job, play
-from .registry import make_agent
+from .registry import LANGUAGE_AGENTS, make_agent
 from .screen import Screen, board, status, verdict
 
 PACE = 0.5
@@ -103,6 +103,11 @@ def play_in_terminal(
         pace = PACE if console.is_terminal else 0.0
     elif not 0 <= pace < float("inf"):
         raise ConfigurationError(f"--pace must be a number of seconds, not negative, but is {pace:g}.")
+    if agent in LANGUAGE_AGENTS:
+        raise ConfigurationError(
+            f"agent {agent!r} needs a model, which `arboretum play` does not load; run `arboretum eval {env_id}"
+            f" --agent {agent} --model MODEL`, and step through its episodes with `arboretum view runs`."
+        )
     env = make_env(env_id, **options)
     env.check_server()
     if task is not None:

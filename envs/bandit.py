@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import ClassVar, NamedTuple
 
+from .checks import flag, fraction
 from .core import Outcome, RewardMode, TextEnv
-from .errors import ConfigurationError, unknown_name
+from .errors import unknown_name
 from .optimum import Optimum
 from .snapshots import Snapshot
 from .tools import Tool, choose_action
@@ -114,8 +115,8 @@ class Bandit(TextEnv[Choice]):
     ) -> None:
         if split is not None and split not in PAIRS:
             raise unknown_name("split", split, PAIRS)
-        if not 0.0 <= low_reward <= 1.0:
-            raise ConfigurationError(f"low_reward must be between 0 and 1, not {low_reward}.")
+        fraction("low_reward", low_reward)
+        flag("reverse", reverse)
         super().__init__(
             config={"low_reward": float(low_reward), "reverse": reverse},
             max_steps=max_steps,

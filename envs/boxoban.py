@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from .checks import flag
 from .core import RewardMode
 from .data import data_folder
 from .errors import ConfigurationError
@@ -77,6 +78,7 @@ class Boxoban(BoardEnv):
         admissible: bool = False,
         render_mode: str | None = None,
     ) -> None:
+        flag("generated", generated)
         if generated and data is not None:
             raise ConfigurationError("generated=True and data= exclude each other; give only one of them.")
         folder = None if generated else data_folder("boxoban", data)
@@ -85,8 +87,8 @@ class Boxoban(BoardEnv):
         source: Literal["files", "generated"] = "generated" if folder is None else "files"
         if folder is None and split is not None and split not in SPLITS:
             raise ConfigurationError(
-                f"split {split[:80]!r} requires level files, and there are none: set ARBORETUM_DATA to a folder"
-                f" that contains boxoban/, or choose {', '.join(SPLITS)} (generated levels)."
+                f"split {str(split)[:80]!r} requires level files, and there are none: set ARBORETUM_DATA to a"
+                f" folder that contains boxoban/, or choose {', '.join(SPLITS)} (generated levels)."
             )
         super().__init__(
             config={"source": source},

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from .errors import ConfigurationError
 
 
-def fraction(name: str, value: float) -> None:
-    """Raise unless 0 ≤ value ≤ 1."""
-    if not 0.0 <= value <= 1.0:
-        raise ConfigurationError(f"{name} must be between 0 and 1, but is {value}.")
+def flag(name: str, value: object) -> None:
+    """Raise unless the value is True or False, also where another one has a truth value, such as "flase"."""
+    if type(value) is not bool:
+        raise ConfigurationError(f"{name} must be True or False, not {value!r}.")
+
+
+def fraction(name: str, value: object) -> None:
+    """Raise unless the value is a number and 0 ≤ value ≤ 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= value <= 1.0:
+        raise ConfigurationError(f"{name} must be between 0 and 1, but is {value!r}.")
 
 
 def one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
@@ -32,6 +41,8 @@ def whole(name: str, value: object) -> None:
     """Raise unless the value is an integer, of Python or of NumPy; None passes."""
     if value is not None:
         try:
+            if isinstance(value, bool):
+                raise TypeError
             operator.index(value)  # type: ignore[arg-type]
         except TypeError:
             raise ConfigurationError(f"{name} must be a whole number, not {value!r}.") from None
@@ -41,6 +52,13 @@ def positive(name: str, value: float) -> None:
     """Raise unless value > 0."""
     if not value > 0:
         raise ConfigurationError(f"{name} must be above 0, but is {value}.")
+
+
+def user_path(name: str, value: object) -> Path:
+    """Return a path, with the home folder for a leading `~`, or raise if the value is no path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise ConfigurationError(f"{name} must be a path, not {value!r}.")
+    return Path(value).expanduser()
 
 
 def check_port(name: str, value: int) -> None:

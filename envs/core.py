@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
 
+from .checks import flag
 from .copying import RebuiltCopies
 from .display import show
 from .effects import BranchRules
@@ -193,8 +194,8 @@ class TextEnv(
         """
         if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
             raise ConfigurationError(f"max_steps must be a positive integer or None, not {max_steps!r}.")
-        if type(count_refused) is not bool:
-            raise ConfigurationError(f"count_refused must be True or False, not {count_refused!r}.")
+        flag("admissible", admissible)
+        flag("count_refused", count_refused)
         if reward_mode not in _REWARD_MODES:
             raise unknown_name("reward_mode", reward_mode, _REWARD_MODES)
         self.observation_space = AnyText(max_observation)

@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .checks import user_path
 from .errors import DataError
 
 MAX_MEMBER = 256 * 2**20
@@ -34,7 +35,7 @@ def data_folder(env: str, data: str | Path | None = None) -> Path | None:
         DataError: `data` or `ARBORETUM_DATA` is not a folder.
     """
     if data is not None:
-        folder = Path(data).expanduser()
+        folder = user_path("data", data)
         if not folder.is_dir():
             raise DataError(
                 folder, "is not a folder; set data= to the folder that holds this environment's files."
@@ -47,6 +48,17 @@ def data_folder(env: str, data: str | Path | None = None) -> Path | None:
     if not folder.is_dir():
         raise DataError(folder, "is not a folder; set ARBORETUM_DATA to an existing folder, or unset it.")
     return folder / env if (folder / env).is_dir() else None
+
+
+def data_file_or_folder(env: str, data: str | Path | None = None) -> Path | None:
+    """Return `data` if it is a file, such as an archive; else the folder that `data_folder` returns.
+
+    Raises:
+        DataError: `data` is neither, or `ARBORETUM_DATA` is not a folder.
+    """
+    if data is not None and (file := user_path("data", data)).is_file():
+        return file
+    return data_folder(env, data)
 
 
 _VARIABLE = "$ARBORETUM_DATA/"

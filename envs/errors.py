@@ -53,7 +53,7 @@ def unknown_name(kind: str, name: object, choices: Iterable[str]) -> Configurati
     """
     names = list(choices)
     text = str(name)
-    near = difflib.get_close_matches(text.lower(), [n.lower() for n in names], n=3, cutoff=0.5)
+    near = difflib.get_close_matches(text.lower(), [n.lower() for n in names], n=3, cutoff=0.6)
     nearest = sorted((n for n in names if n.lower() in near), key=lambda n: near.index(n.lower()))[:3]
     if nearest:
         hint = f"did you mean {' or '.join(nearest)}?"

@@ -95,5 +95,5 @@ class Rendering:
                 f"{type(self).__name__} has no pictures; choose another render_mode: {', '.join(modes)}."
             )
         if mode not in (None, *modes):
-            raise unknown_name("render_mode", str(mode), modes)
+            raise unknown_name("render_mode", mode, modes)
         return mode

@@ -184,6 +184,16 @@ def test_agent_plays_while_the_user_watches() -> None:
     assert done.returncode == 0 and "Solved in 1 moves" in done.stdout
 
 
+def test_agent_with_a_model_is_watched_in_the_viewer() -> None:
+    done = run("play", "TextBandit-v0", "--agent", "no_think")
+    shown = " ".join(done.stderr.split())
+    assert done.returncode == 2 and "agent 'no_think' needs a model, which `arboretum play` does not load" in shown
+    assert (
+        "`arboretum eval TextBandit-v0 --agent no_think --model MODEL`" in shown
+        and "`arboretum view runs`" in shown
+    )
+
+
 def test_version_and_help_without_arguments() -> None:
     from arboretum import __version__
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from gymnasium.error import ResetNeeded
 
 from ..core import Outcome, RewardMode, TextEnv
-from ..data import data_folder
+from ..data import data_file_or_folder
 from ..errors import ConfigurationError, unknown_name
 from ..rendering import Part
 from ..snapshots import Snapshot
@@ -130,10 +130,7 @@ class ALFWorld(TextEnv[Moment]):
             raise unknown_name("kind of homes", str(homes), HOMES)
         if homes is not None and data is not None:
             raise ConfigurationError("homes= selects generated homes, and data= game files; omit one of them.")
-        path = Path(data).expanduser() if data is not None else None
-        folder = None
-        if homes is None:
-            folder = path if path is not None and path.is_file() else data_folder("alfworld", data)
+        folder = data_file_or_folder("alfworld", data) if homes is None else None
         self._easy = homes == "easy"
         super().__init__(
             config={"games": "files" if folder is not None else "generated easy" if self._easy else "generated"},

@@ -151,7 +151,7 @@ class Blocksworld(TextEnv[Position]):
                 raise unknown_name(kind, value, choices)
         if isinstance(blocks, bool) or not isinstance(blocks, int) or not 3 <= blocks <= MAX_BLOCKS:
             raise ConfigurationError(f"blocks must be an integer from 3 to {MAX_BLOCKS}, not {blocks!r}.")
-        uses_planbench = split is not None and (split == PLANBENCH or split.startswith(f"{PLANBENCH}/"))
+        uses_planbench = split is not None and (split == PLANBENCH or str(split).startswith(f"{PLANBENCH}/"))
         if split is not None and not uses_planbench and split not in SPLITS:
             raise unknown_name("split", split, (*SPLITS, PLANBENCH))
         if data is not None and not uses_planbench:

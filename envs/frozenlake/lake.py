@@ -88,7 +88,7 @@ def validate_map(desc: Sequence[str]) -> Map:
     Raises:
         ConfigurationError: The map is not a rectangle of S, F, H and G with one start, one goal and a path.
     """
-    if isinstance(desc, str) or not all(isinstance(row, str) for row in desc):
+    if isinstance(desc, str) or not isinstance(desc, Iterable) or not all(isinstance(row, str) for row in desc):
         raise ConfigurationError("map must be a list of rows such as ['SFF', 'FHF', 'FFG'].")
     rows = tuple(desc)
     if not rows or not rows[0]:

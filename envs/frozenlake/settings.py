@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..checks import fraction
 from ..errors import ConfigurationError, unknown_name
 from .lake import ANYWHERE, CORNERS, Map, validate_map
 from .render import FORMATS
@@ -92,6 +93,5 @@ def resolve_settings(
 
 def _check_rate(name: str, rate: object) -> float:
     """Return a probability as a float: maps are drawn from its `repr`, in which 1 differs from 1.0."""
-    if not isinstance(rate, (int, float)) or not 0.0 <= rate <= 1.0:
-        raise ConfigurationError(f"{name} must be between 0 and 1, not {rate!r}.")
+    fraction(name, rate)
     return float(rate)

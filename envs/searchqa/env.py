@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -147,6 +148,8 @@ class SearchQA(TextEnv[Inquiry]):
                 raise ConfigurationError(f"{name} must be a positive integer, not {value!r}.")
         if type(encyclopedia_seed) is not int:
             raise ConfigurationError(f"encyclopedia_seed must be an integer, not {encyclopedia_seed!r}.")
+        if type(retrieval_bonus) not in (int, float) or not math.isfinite(retrieval_bonus):
+            raise ConfigurationError(f"retrieval_bonus must be a number, not {retrieval_bonus!r}.")
         source = open_source(dataset, data, split, hops, retriever, encyclopedia_seed)
         super().__init__(
             config={

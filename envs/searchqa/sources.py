@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ..data import data_folder
+from ..checks import user_path
+from ..data import data_file_or_folder
 from ..errors import ConfigurationError, DataError, unknown_name
 from ..retrieval.bm25 import BM25
 from ..retrieval.factory import open_retriever
@@ -122,9 +123,7 @@ def _find_folder(dataset: str | None, data: str | Path | None) -> Path | None:
         if data is not None:
             raise ConfigurationError("the encyclopedia is generated; omit data=.")
         return None
-    if data is not None and Path(data).expanduser().is_file():
-        return Path(data).expanduser()
-    folder = data_folder(dataset or DEFAULT_DATASET, data)
+    folder = data_file_or_folder(dataset or DEFAULT_DATASET, data)
     if folder is None and dataset is not None:
         if dataset not in DATA_SETS:
             near = unknown_name("data set", dataset, [ENCYCLOPEDIA, *DATA_SETS])
@@ -153,8 +152,8 @@ def _generated_splits(split: str | None) -> tuple[str, ...]:
 def _parse_hops(hops: int | Sequence[int] | None) -> frozenset[int] | None:
     if hops is None:
         return None
-    wanted = frozenset([hops] if isinstance(hops, int) else hops)
-    if not wanted or not all(isinstance(n, int) and n >= 1 for n in wanted):
+    wanted = frozenset(hops if isinstance(hops, Iterable) else [hops])
+    if not wanted or not all(type(n) is int and n >= 1 for n in wanted):
         raise ConfigurationError(f"hops must be a positive integer or a sequence of them, not {hops!r}.")
     return wanted
 
@@ -178,7 +177,7 @@ def _open_shared(source: str | Path) -> Retriever:
     text = str(source)
     if text.startswith(("http://", "https://")):
         return _shared_retriever(text, None)
-    manifest = Path(text).expanduser().resolve() / MANIFEST_FILE
+    manifest = user_path("retriever", source).resolve() / MANIFEST_FILE
     if manifest.is_file():
         return _shared_retriever(str(manifest.parent), _file_stamp(manifest))
     return open_retriever(source)

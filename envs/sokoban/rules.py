@@ -11,7 +11,7 @@ and a move up or down is a shift by the *stride*, the length of a row including 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ def resolve_vocabulary(vocabulary: str | Vocabulary) -> Vocabulary:
         if vocabulary not in VOCABULARIES:
             raise unknown_name("vocabulary", vocabulary, VOCABULARIES)
         return VOCABULARIES[vocabulary]
-    symbols = tuple(vocabulary)
+    symbols = tuple(vocabulary) if isinstance(vocabulary, Iterable) else (vocabulary,)
     are_characters = all(
         isinstance(symbol, str) and len(symbol) == 1 and symbol.isprintable() for symbol in symbols
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
+from ..checks import flag, whole
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
@@ -164,17 +165,22 @@ class WebShop(TextEnv[Visit]):
     ) -> None:
         if observation_mode not in OBSERVATION_MODES:
             raise unknown_name("observation_mode", observation_mode, OBSERVATION_MODES)
+        for name, value in (("generated", generated), ("human_goals", human_goals), ("show_attrs", show_attrs)):
+            flag(name, value)
         for name, value in (("num_prev_obs", num_prev_obs), ("num_prev_actions", num_prev_actions)):
-            if not isinstance(value, int) or value < 0:
+            if type(value) is not int or value < 0:
                 raise ConfigurationError(f"{name} must be 0 or a positive integer, not {value!r}.")
+        whole("limit_goals", limit_goals)
+        if filter_goals is not None and not callable(filter_goals):
+            raise ConfigurationError(f"filter_goals must be a function, not {filter_goals!r}.")
         if type(load_seed) is not int:
             raise ConfigurationError(f"load_seed must be an integer, not {load_seed!r}.")
         shop = open_shop(
             data,
             num_products,
-            generated=bool(generated),
-            human_goals=bool(human_goals),
-            show_attrs=bool(show_attrs),
+            generated=generated,
+            human_goals=human_goals,
+            show_attrs=show_attrs,
             load_seed=load_seed,
             tagger=tagger,
             search=search,
@@ -185,8 +191,8 @@ class WebShop(TextEnv[Visit]):
         super().__init__(
             config={
                 "catalog": shop.catalog.digest,
-                "human_goals": bool(human_goals),
-                "show_attrs": bool(show_attrs),
+                "human_goals": human_goals,
+                "show_attrs": show_attrs,
                 "load_seed": load_seed,
                 "observation_mode": observation_mode,
                 "history": (num_prev_obs, num_prev_actions),

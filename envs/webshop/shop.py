@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data import data_folder
+from ..data import data_file_or_folder
 from ..errors import ConfigurationError
 from ..retrieval.progress import progress_bar
 from .goals import Goal, Goals, draw_prices
@@ -336,7 +336,5 @@ def open_shop(
         raise ConfigurationError(f"num_products must be a positive integer or None, not {num_products!r}.")
     if generated and data is not None:
         raise ConfigurationError("generated=True and data= exclude each other; give only one of them.")
-    path = Path(data).expanduser() if data is not None else None
-    if not generated and (path is None or not path.is_file()):
-        path = data_folder("webshop", data)
+    path = None if generated else data_file_or_folder("webshop", data)
     return _shared_shop(_shared_catalog(path, num_products), tuple(sorted(options.items())))

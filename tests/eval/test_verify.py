@@ -343,6 +343,13 @@ def test_command_prints_verdicts_and_exits_with_1_on_failure(capsys: pytest.Capt
     assert "fail  semantic.floor_gap" in shown
 
 
+def test_wide_interval_of_few_tasks_asks_for_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "TextFrozenLake-v0", "--tasks", "4"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "fail semantic.floor_gap" in shown
+    assert re.search(r"of 10 required; measured are \d\d: a larger --tasks may show them", shown)
+
+
 def test_too_few_tasks_are_inconclusive_and_no_fault_of_the_environment(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_settings_that_a_run_in_progress_may_change_override_the_stored_ones(tmp
         ("--set sampler.rollouts=8", "another recipe (sampler.rollouts was 4 and is 8)"),
         ("--set optimization.lr=1", "another recipe (optimization.lr was "),
         ("--env TextSokoban-v0", "another env (id was 'TextFrozenLake-v0' and is 'TextSokoban-v0')"),
+        ("--env TextBandit-v0", "another env (id was 'TextFrozenLake-v0' and is 'TextBandit-v0')"),
         ("--model other", "another model (it was '/nowhere/model' and is 'other')"),
         ("--dialogue think", "another dialogue (name was 'no_think' and is 'think')"),
         ("--validation.tasks 9", "another validation (tasks was 8 and is 9)"),
@@ -140,8 +141,9 @@ def test_settings_that_a_run_in_progress_may_change_override_the_stored_ones(tmp
 def test_setting_that_cannot_change_is_refused_by_name(
     options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = dataclasses.replace(training(tmp_path), trackers=(), env=EnvConfig("TextFrozenLake-v0"))
-    start(config)
+    start(
+        dataclasses.replace(training(tmp_path), trackers=(), env=EnvConfig("TextFrozenLake-v0", {"p_frozen": 0.7}))
+    )
     before = (tmp_path / "run.json").read_bytes()
     error = error_of(f"train --resume {tmp_path} {options}", capsys)
     assert f"{tmp_path}: was started with {message}" in error and "start a new run in another --out" in error

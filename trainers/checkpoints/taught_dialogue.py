@@ -77,8 +77,11 @@ def advise_on_dialogue(
 ) -> str | None:
     """Return advice if nearly no reply of an untrained policy is in the form of its dialogue; None otherwise.
 
+    A dialogue in which every text has the form, such as `plain`, is judged by the turns with legal actions.
+
     Args:
-        metrics: Metrics of the first validation or the first update; see `ReplyCounts.metrics`.
+        metrics: Metrics of the first validation or the first update; see `ReplyCounts.metrics`. Only an update
+            has `valid_turns`.
         dialogue: Name of the run's dialogue.
         taught: Name of the dialogue that the initial model was trained with; None if unknown.
         reply_tokens: Maximum length of a reply in tokens.
@@ -87,12 +90,16 @@ def advise_on_dialogue(
     replies, invalid, truncated = (
         int(metrics.get(f"{prefix}{name}", 0)) for name in ("replies", "invalid_replies", "truncated_replies")
     )
+    at, is_taught_another = f"update {metrics['update']:g}", taught is not None and taught != dialogue
+    remedy = f"; the model was taught {taught!r}: start again with --dialogue {taught}."
     if not replies or invalid < INVALID_SHARE * replies:
+        if is_taught_another and metrics.get("valid_turns", 1.0) <= 1.0 - INVALID_SHARE:
+            return f"{at}: hardly an action was legal in dialogue {dialogue!r}{remedy}"
         return None
     kept = "no reply" if invalid == replies else f"only {replies - invalid} of {replies:,} replies"
-    finding = f"update {metrics['update']:g}: {kept} kept to dialogue {dialogue!r}"
-    if taught is not None and taught != dialogue:
-        return f"{finding}; the model was taught {taught!r}: start again with --dialogue {taught}."
+    finding = f"{at}: {kept} kept to dialogue {dialogue!r}"
+    if is_taught_another:
+        return f"{finding}{remedy}"
     if 2 * truncated > replies:
         return (
             f"{finding}; {truncated:,} of {replies:,} were cut off at their limit of {reply_tokens} tokens: raise "

@@ -55,6 +55,20 @@ def test_advice_without_a_known_dialogue_names_another_cause_or_a_remedy() -> No
     assert other is not None and "`arboretum sft --dialogue think`" in other
 
 
+def test_dialogue_of_any_form_is_judged_by_legal_actions() -> None:
+    hardly = {**counts(640, 0, 0), "valid_turns": 0.04}
+    advice = advise_on_dialogue(hardly, "plain", "no_think", 24)
+    assert advice == (
+        "update 1: hardly an action was legal in dialogue 'plain'; the model was taught 'no_think': start again "
+        "with --dialogue no_think."
+    )
+    assert advise_on_dialogue({**hardly, "valid_turns": 0.3}, "plain", "no_think", 24) is None
+    # A model that was taught the dialogue, or none that is known, may just not play well yet.
+    assert (
+        advise_on_dialogue(hardly, "plain", "plain", 24) is advise_on_dialogue(hardly, "plain", None, 24) is None
+    )
+
+
 def test_no_advice_for_a_model_that_masters_its_dialogue() -> None:
     assert advise_on_dialogue(counts(640, 500, 0), "think", "no_think", 24) is None
     assert advise_on_dialogue({"update": 1}, "think", None, 24) is None
