@@ -20,7 +20,7 @@ def flag(name: str, value: object) -> None:
 
 def fraction(name: str, value: object) -> None:
     """Raise unless the value is a number and 0 ≤ value ≤ 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= value <= 1.0:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= 1.0:
         raise ConfigurationError(f"{name} must be between 0 and 1, but is {value!r}.")
 
 

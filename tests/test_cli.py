@@ -52,7 +52,7 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess
         (["eval", "bad.py:Env"], "did you mean bad:Env?"),
         (["eval", "quick", "--agent", "parts/bad.py:Mine"], "did you mean parts.bad:Mine?"),
         (["data", "verify", "alfworld"], "neither downloads the files of alfworld nor knows their checksums"),
-        (["data", "get", "alfwrld"], "unknown data set 'alfwrld'; did you mean alfworld or"),
+        (["data", "get", "alfwrld"], "unknown data set 'alfwrld'; did you mean alfworld?"),
         (["eval", "quick", "--limit", "three"], "--limit: 'three' is not a whole number."),
         (["play", "TextBandit-v0", "--seed=x y"], "--seed: 'x y' is not a whole number."),
         (["view", "--port", "it's"], '--port: "it\'s" is not a whole number.'),

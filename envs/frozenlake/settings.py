@@ -91,7 +91,7 @@ def resolve_settings(
     return settings
 
 
-def _check_rate(name: str, rate: object) -> float:
+def _check_rate(name: str, rate: float) -> float:
     """Return a probability as a float: maps are drawn from its `repr`, in which 1 differs from 1.0."""
     fraction(name, rate)
     return float(rate)

@@ -165,8 +165,9 @@ class WebShop(TextEnv[Visit]):
     ) -> None:
         if observation_mode not in OBSERVATION_MODES:
             raise unknown_name("observation_mode", observation_mode, OBSERVATION_MODES)
-        for name, value in (("generated", generated), ("human_goals", human_goals), ("show_attrs", show_attrs)):
-            flag(name, value)
+        flag("generated", generated)
+        flag("human_goals", human_goals)
+        flag("show_attrs", show_attrs)
         for name, value in (("num_prev_obs", num_prev_obs), ("num_prev_actions", num_prev_actions)):
             if type(value) is not int or value < 0:
                 raise ConfigurationError(f"{name} must be 0 or a positive integer, not {value!r}.")

@@ -361,7 +361,7 @@ def test_broken_table_is_rejected_with_place_and_reason(tables: str, message: st
         ("{method: m, source: s, values: {A: 101}}", "the value of 'A' must be between 0 and 100"),
         ("{method: m, source: s, values: {A: .nan}}", "the value of 'A' must be between 0 and 100"),
         ("{method: m, source: s, values: {A: high}}", "values.* has a value of the wrong type"),
-        ("{method: m, source: s, values: {A: 1}, modle: x}", "unknown key 'modle'; did you mean model or method"),
+        ("{method: m, source: s, values: {A: 1}, modle: x}", "unknown key 'modle'; did you mean model?"),
     ],
 )
 def test_broken_published_row_is_rejected_with_place_and_reason(row: str, message: str) -> None:

@@ -97,7 +97,7 @@ def test_direct_agent_beside_a_search_has_its_tokens_in_the_table(
             "a budget of 5 tokens per episode is less than one",
         ),
         (["--agent", "mcts", "--temperature", "0"], "the temperature is 0; pass --temperature 1"),
-        (["--agent", "mcts", "--agent-arg", "simulation=5"], "did you mean simulations or exploration?"),
+        (["--agent", "mcts", "--agent-arg", "simulation=5"], "did you mean simulations?"),
         (["--agent", "direct", "--agent-arg", "n=5"], "--agent-arg has no effect: direct has no settings"),
     ],
 )

@@ -429,7 +429,7 @@ def test_level_with_few_tasks_is_played_whole() -> None:
 
 
 def test_unknown_study_is_rejected_with_nearest_names() -> None:
-    with pytest.raises(ConfigurationError, match="did you mean trees or recipes"):
+    with pytest.raises(ConfigurationError, match="did you mean trees"):
         load_study("tree")
 
 
