@@ -46,12 +46,12 @@ def solved(output: str) -> dict[str, float]:
 
 
 def files() -> list[Path]:
-    return sorted(path for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb"))
+    return sorted(path for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb", ".yaml"))
 
 
 def test_every_example_has_a_test_and_a_row_in_the_table() -> None:
     tests, table = Path(__file__).read_text(encoding="utf-8"), (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert len(files()) == 9
+    assert len(files()) == 10
     for path in files():
         assert f'"{path.name}"' in tests, f"{path.name} has no test"
         assert f"[{path.name}]({path.name})" in table, f"{path.name} is not in examples/README.md"
@@ -124,6 +124,17 @@ def test_folder_is_evaluated_at_every_temperature(tmp_path: Path) -> None:
         rate, some, every = map(float, re.findall(r"([\d.]+) %", line))
         assert every <= rate <= some
     assert len(set(re.findall(r"([\d.]+) %", lines[2]))) == 1, "greedy attempts at a task are equal"
+
+
+def test_suite_plays_every_level_in_every_form() -> None:
+    require("torch", "transformers")
+    run = arboretum.evaluate(EXAMPLES / "sapling_forms.yaml", "no_think", model="sapling", limit=1)
+    names = [line.entry for line in run.summary.lines]
+    levels = dict.fromkeys(name.rpartition(" ")[0] for name in names)
+    assert len(levels) == 8 and names == [
+        f"{level} {form}" for level in levels for form in ("ragen", "five", "one")
+    ]
+    assert all(line.episodes == 1 and line.failed == 0 for line in run.summary.lines)
 
 
 @pytest.mark.heavy

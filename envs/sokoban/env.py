@@ -143,8 +143,7 @@ class Sokoban(BoardEnv):
 
     ## Source
     The rewards are those of gym-sokoban 0.0.5 (Schrader, 2018). Symbols, sizes and the step limit of 100 are those
-    of RAGEN (Wang et al., 2025, arXiv:2504.20073). RAGEN's own 6x6 levels have optimal solutions of 1 to 14 moves
-    (mean 4.0), and one in five of its validation layouts is also a training layout.
+    of RAGEN (Wang et al., 2025, arXiv:2504.20073).
 
     ## Version history
     * `v0`: initial version, of release 0.1.0.
