@@ -186,6 +186,11 @@ class EpisodeChat:
         return self._seat.episode
 
     @property
+    def is_open(self) -> bool:
+        """True if an episode was opened, which may have ended."""
+        return self._seat is not None
+
+    @property
     def prompt(self) -> list[Message]:
         """The messages of the current turn within the dialogue's history, as a model receives them."""
         return list(self._prompt)

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from ..envs.errors import ConfigurationError, unknown_name
-from ..envs.plugins import plugin_class
+from ..envs.plugins import plugin_class, plugin_names
 from ..envs.user_code import cannot_be_made
 from .base import Agent
 from .dialogue import Dialogue, make_dialogue
@@ -135,7 +135,7 @@ def agent_class(name: str) -> type[Agent]:
         return kind
     plugin = plugin_class(Agent, name)  # type: ignore[type-abstract]
     if plugin is None:
-        raise unknown_name("agent", name, agent_names())
+        raise unknown_name("agent", name, [*agent_names(), *plugin_names(Agent)])
     return plugin
 
 

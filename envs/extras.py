@@ -61,8 +61,10 @@ def missing_extra(purpose: str, extra: str, missing: object) -> ConfigurationErr
         missing = f"{missing.name} is missing" if isinstance(missing, ModuleNotFoundError) else missing
     else:
         missing = f"{missing} is missing"
-    apart = f", in a virtual environment of its own, see {_CLASHING[extra]}" if extra in _CLASHING else ""
-    return ConfigurationError(f'{purpose} needs the extra "{extra}" ({missing}){apart}: {install_command(extra)}')
+    needs = f'{purpose} needs the extra "{extra}" ({missing})'
+    if extra in _CLASHING:
+        return ConfigurationError(f"{needs}, in a virtual environment of its own: see {_CLASHING[extra]}.")
+    return ConfigurationError(f"{needs}: {install_command(extra)}")
 
 
 def optional_module(name: str, extra: str, purpose: str) -> Any:

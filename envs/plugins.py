@@ -59,6 +59,19 @@ def plugin_class(kind: type[T], name: str) -> type[T] | None:
     return None
 
 
+def plugin_names(kind: type) -> list[str]:
+    """Return the names of all installed plug-ins that are subclasses of `kind` and can be imported."""
+    names = []
+    for name, path in plugin_paths().items():
+        try:
+            found = _load(path)
+        except ConfigurationError:
+            continue
+        if isinstance(found, type) and issubclass(found, kind):
+            names.append(name)
+    return sorted(names)
+
+
 def plugin_object(kind: type[T], name: str) -> T | None:
     """Return the instance of `kind` that a plug-in offers under `name`, or that the path `module:attribute` names.
 

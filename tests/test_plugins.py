@@ -28,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = PAGE.read_text(encoding="utf-8")
     (folder / "my_parts.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
     (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    points = [line.replace('"', "") for line in toml.splitlines()[1:]]
+    points = [line.replace('"', "") for line in toml.partition('plugins"]\n')[2].splitlines()]
     info = folder / "my_parts-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-parts\nVersion: 1.0\n")
@@ -46,6 +46,41 @@ def run_arboretum(*arguments: str, cwd: Path, site: Path | None) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.heavy
+def test_package_of_the_page_is_installed_by_pip_beside_the_runs_of_the_page(tmp_path: Path) -> None:
+    """setuptools takes a folder beside the module for the package unless the module is named."""
+    pytest.importorskip("setuptools", reason="needs setuptools: pip install setuptools")
+    project, site = tmp_path / "project", tmp_path / "site"
+    (project / "runs").mkdir(parents=True)
+    (project / "other").mkdir()
+    text = PAGE.read_text(encoding="utf-8")
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (project / "pyproject.toml").write_text('[project]\nname = "my-parts"\nversion = "1.0"\n' + toml)
+    (project / "my_parts.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--target", str(site), str(project)], check=True, cwd=tmp_path)
+    shown = run_arboretum("play", "Countdown-v0", "--agent", "expert", cwd=tmp_path, site=site)
+    assert "The number is 0." in shown
+
+
+def test_mistyped_name_is_compared_with_those_of_plugins(installed: Path) -> None:
+    code = (
+        "import arboretum\n"
+        "from arboretum.agents.dialogue import make_dialogue\n"
+        "from arboretum.agents.registry import make_agent\n"
+        "from arboretum.trainers.algorithms.recipes import get_recipe\n"
+        "for make in (lambda: make_agent('stubbrn'), lambda: make_dialogue('ters'),\n"
+        "             lambda: get_recipe('grpo').with_settings({'selector.name': 'sometimes_solvd'})):\n"
+        "    try:\n"
+        "        make()\n"
+        "    except arboretum.envs.ConfigurationError as error:\n"
+        "        print(error)\n"
+    )
+    done = run_python(code, installed)
+    assert "did you mean stubborn?" in done.stdout and "did you mean terse?" in done.stdout, done.stderr
+    assert "did you mean sometimes_solved?" in done.stdout
 
 
 def success_rate(table: str, agent: str) -> float:

@@ -27,6 +27,10 @@ def environment_server(env: str, **kwargs: Any) -> MCPServer:
         outcome = {"reward": reward, "return": episode.total_reward, "done": chat.done, "success": episode.success}
         return {"observation": episode.final_observation, **outcome}
 
+    def check_open() -> None:
+        if not chat.is_open:
+            raise RuntimeError("no episode is open; call start first")
+
     def start(task: str | None = None, seed: int = 0) -> dict[str, Any]:
         """Begin an episode of a task; without a task, one is drawn from the seed."""
         open_episode(chat, task, seed)
@@ -35,11 +39,15 @@ def environment_server(env: str, **kwargs: Any) -> MCPServer:
 
     def act(action: str) -> dict[str, Any]:
         """Take one action in the environment."""
+        check_open()
+        if chat.done:
+            raise RuntimeError("the episode has ended; call start to begin another, or back to return to a mark")
         chat.hear(action)
         return result()
 
     def mark(name: str = "mark") -> str:
         """Remember the current state under a name, for `back`."""
+        check_open()
         marks[name] = chat.state()
         return f"marked {name!r} after {chat.episode.steps} actions"
 

@@ -143,6 +143,8 @@ class RemoteEnv(gym.Env[str, str]):
         self._socket.close()
 
     def _connect(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"{self.url} is not the address of a server; write http://HOST:PORT.")
         address = f"ws{self.url.removeprefix('http')}/ws"
         try:
             self._socket = connect(

@@ -130,10 +130,10 @@ def append_only_chat(env: TextEnv[Any], dialogue: Dialogue, *, sends_tools: bool
     """
     if dialogue.tools and not sends_tools:
         raise ConfigurationError(
-            f"this trainer sends no function schemas; choose a dialogue other than {dialogue.name}"
+            f"this adapter sends no function schemas; choose a dialogue other than {dialogue.name}"
         )
     if dialogue.history != "full":
-        raise ConfigurationError(f'this trainer keeps all messages; set history="full", not {dialogue.history!r}')
+        raise ConfigurationError(f'this adapter keeps all messages; set history="full", not {dialogue.history!r}')
     return EpisodeChat(env, dialogue)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from ..dialogue import make_dialogue
+from ...envs.errors import ConfigurationError
 from .rows import as_dicts, end_reply, make_chat, metrics, open_episode, open_episodes
 
 
@@ -26,6 +26,8 @@ class SkyRLEnv(BaseTextEnv):  # type: ignore[misc]
     def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         row = dict(extras or {})
+        if "env" not in row:
+            raise ConfigurationError("the row has no column `env`; make rows with `rows` of this module.")
         options = row.get("env_options"), row.get("dialogue_options")
         self._chat = make_chat(row["env"], row.get("dialogue", "think"), *options)
         self._start = row.get("task"), int(row.get("seed", 0))
@@ -59,7 +61,15 @@ class SkyRLEnv(BaseTextEnv):  # type: ignore[misc]
         return metrics(self._chat.episode)
 
 
-def rows(env: str, count: int, dialogue: str = "think", *, seed: int = 0, **extras: Any) -> list[dict[str, Any]]:
+def rows(
+    env: str,
+    count: int,
+    dialogue: str = "think",
+    *,
+    seed: int = 0,
+    dialogue_options: Mapping[str, Any] | None = None,
+    env_options: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
     """Return rows of a SkyRL dataset, whose other columns reach the environment as `extras`.
 
     Args:
@@ -67,9 +77,15 @@ def rows(env: str, count: int, dialogue: str = "think", *, seed: int = 0, **extr
         count: Number of rows.
         dialogue: Name of the dialogue.
         seed: Seed of the draw of tasks.
-        extras: `dialogue_options` and `env_options`.
+        dialogue_options: Settings of the dialogue.
+        env_options: Arguments of the environment.
+
+    Raises:
+        ConfigurationError: A name or an option is unknown, or the dialogue does not fit; see `append_only_chat`.
     """
-    chosen = make_dialogue(dialogue, extras.get("dialogue_options"))
-    opened = open_episodes(env, count, chosen, seed=seed, **extras.get("env_options") or {})
-    common = {"env_class": "arboretum", "env": env, "dialogue": dialogue, **extras}
+    chosen = make_chat(env, dialogue, env_options, dialogue_options).dialogue
+    opened = open_episodes(env, count, chosen, seed=seed, **env_options or {})
+    common = {"env_class": "arboretum", "env": env, "dialogue": dialogue}
+    options = {"dialogue_options": dialogue_options, "env_options": env_options}
+    common |= {name: value for name, value in options.items() if value is not None}
     return [{"prompt": row.messages, "task": row.task, "seed": row.seed, **common} for row in opened]

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from ...envs.errors import unknown_name
-from ...envs.plugins import plugin_class
+from ...envs.plugins import plugin_class, plugin_names
 from .base import Dialogue
 from .plain import Plain
 from .react import ReAct
@@ -33,7 +33,7 @@ def make_dialogue(name: str, options: Mapping[str, Any] | None = None) -> Dialog
     """
     kind = DIALOGUES.get(name) or plugin_class(Dialogue, name)  # type: ignore[type-abstract]
     if kind is None:
-        raise unknown_name("dialogue", name, DIALOGUES)
+        raise unknown_name("dialogue", name, [*DIALOGUES, *plugin_names(Dialogue)])
     known = [field.name for field in fields(kind)]
     for option in options or {}:
         if option not in known:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ...envs.errors import ConfigurationError, unknown_name
-from ...envs.plugins import plugin_class
+from ...envs.plugins import plugin_class, plugin_names
 from .base import Engine
 
 ENGINES: dict[str, tuple[str, str]] = {
@@ -51,7 +51,7 @@ def engine_class(name: str, options: Iterable[str] = ()) -> type[Engine]:
     else:
         plugin = plugin_class(Engine, name)  # type: ignore[type-abstract]
         if plugin is None:
-            raise unknown_name("engine", name, ENGINES)
+            raise unknown_name("engine", name, [*ENGINES, *plugin_names(Engine)])
         kind = plugin
     known = _options(kind)
     for option in options:

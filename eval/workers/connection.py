@@ -53,11 +53,19 @@ def connected(address: str) -> Iterator[None]:
         with _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # For a node that does not start, Ray raises no class of its own.
-        raise ConfigurationError(f"no Ray cluster at {address!r} ({first_line(error)}).") from None
+        raise _no_cluster(address, first_line(error)) from None
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _no_cluster(address: str, reason: object) -> ConfigurationError:
+    if address == "auto":  # Ray's reason names options of its own.
+        reason = "none runs on this machine"
+    return ConfigurationError(
+        f"no Ray cluster at {address!r} ({reason}); start one with `ray start --head`, or pass --ray HOST:PORT."
+    )
 
 
 def _check_answers(address: str) -> None:
@@ -68,7 +76,7 @@ def _check_answers(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"no Ray cluster at {address!r} ({error}).") from None
+        raise _no_cluster(address, error) from None
 
 
 @contextmanager

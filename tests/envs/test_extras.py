@@ -78,7 +78,7 @@ def test_pip_of_another_environment_is_not_named(monkeypatch: pytest.MonkeyPatch
 def test_missing_module_is_named_with_the_command_of_its_extra() -> None:
     with pytest.raises(ConfigurationError) as caught:
         extras.optional_module("surely_not_installed", "web", "the server")
-    with pytest.raises(ConfigurationError, match=r"in a virtual environment of its own, see docs/openenv.md"):
+    with pytest.raises(ConfigurationError, match=r"in a virtual environment of its own: see docs/openenv.md\.$"):
         extras.optional_module("surely_not_installed", "openenv", "the server")
     command = extras.install_command("web")
     assert str(caught.value) == f'the server needs the extra "web" (surely_not_installed is missing): {command}'

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from ...envs.errors import ConfigurationError, unknown_name
-from ...envs.plugins import plugin_class
+from ...envs.plugins import plugin_class, plugin_names
 from .credit.anchor import Anchor
 from .credit.base import Credit
 from .credit.cognitive_credit import Cognitive
@@ -61,7 +61,7 @@ def part_class(kind: type[PartT], name: str) -> type[PartT]:
         return table[name]
     found = plugin_class(kind, name)
     if found is None:
-        raise unknown_name(label, name, table)
+        raise unknown_name(label, name, [*table, *plugin_names(kind)])
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))  # type: ignore[attr-defined]
         raise ConfigurationError(f"{label} {name} is abstract; it must define {missing}.")

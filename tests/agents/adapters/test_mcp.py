@@ -113,9 +113,20 @@ def test_wrong_calls_are_answered_in_one_sentence_and_the_server_goes_on() -> No
         ("fly", {}),
         ("start", {"seed": 1}),
     )
-    assert "call open() first" in results[0] and "nowhere" in results[1] and "there is no mark 'b'" in results[4]
+    assert "call start first" in results[0] and "nowhere" in results[1] and "there is no mark 'b'" in results[4]
     assert all(isinstance(result, str) for result in results[:6])
     assert results[6]["observation"]
+
+
+@pytest.mark.heavy
+def test_ended_episode_names_the_tools_that_go_on() -> None:
+    _, results = ask(
+        "TextBandit-v0",
+        ("start", {"task": "Teacher/Trader", "seed": 1}),
+        ("act", {"action": "Trader"}),
+        ("act", {"action": "Trader"}),
+    )
+    assert results[1]["done"] and "the episode has ended; call start to begin another" in results[2]
 
 
 @pytest.mark.heavy

@@ -60,9 +60,21 @@ def test_bad_rows_are_rejected_in_one_sentence(gym: Any) -> None:
     extras = {"env": "TextSokoban-v0", "dialogue_options": {"history": "single"}}
     with pytest.raises(ConfigurationError, match='set history="full"'):
         gym.make("arboretum", env_config={}, extras=extras)
+    with pytest.raises(ConfigurationError, match="the row has no column `env`"):
+        gym.make("arboretum", env_config={}, extras={"task": "nowhere"})
     env = gym.make("arboretum", env_config={}, extras={"env": "TextBandit-v0", "task": "nowhere"})
     with pytest.raises(ConfigurationError, match="nowhere"):
         env.init([])
+
+
+@pytest.mark.heavy
+def test_rows_are_refused_that_could_not_be_played(gym: Any) -> None:
+    from arboretum.agents.adapters.skyrl import rows
+
+    with pytest.raises(ConfigurationError, match="this adapter sends no function schemas"):
+        rows("TextSokoban-v0", 1, "tools")
+    with pytest.raises(TypeError, match="dialogue_option"):
+        rows("TextSokoban-v0", 1, dialogue_option={"max_turns": 3})
 
 
 @pytest.mark.heavy
