@@ -144,7 +144,9 @@ class RemoteEnv(gym.Env[str, str]):
 
     def _connect(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"{self.url} is not the address of a server; write http://HOST:PORT.")
+            raise ConfigurationError(
+                f"{self.url} is not a server of environments: an address begins with http:// or https://."
+            )
         address = f"ws{self.url.removeprefix('http')}/ws"
         try:
             self._socket = connect(

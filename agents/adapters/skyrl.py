@@ -85,7 +85,7 @@ def rows(
     """
     chosen = make_chat(env, dialogue, env_options, dialogue_options).dialogue
     opened = open_episodes(env, count, chosen, seed=seed, **env_options or {})
-    common = {"env_class": "arboretum", "env": env, "dialogue": dialogue}
+    common: dict[str, Any] = {"env_class": "arboretum", "env": env, "dialogue": dialogue}
     options = {"dialogue_options": dialogue_options, "env_options": env_options}
     common |= {name: value for name, value in options.items() if value is not None}
     return [{"prompt": row.messages, "task": row.task, "seed": row.seed, **common} for row in opened]

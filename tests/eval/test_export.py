@@ -370,16 +370,27 @@ def test_run_without_episodes_of_the_kind_is_refused(tmp_path: Path, capsys: Any
 
 
 @pytest.mark.parametrize(
-    ("to", "package", "extra"), [("parquet", "pyarrow", "parquet"), ("inspect", "inspect_ai", "inspect")]
+    ("to", "package", "extra", "remedy"),
+    [
+        ("parquet", "pyarrow", "parquet", "pip install"),
+        ("inspect", "inspect_ai", "inspect", "see docs/adapters.md"),
+    ],
 )
 def test_missing_extra_is_named(
-    to: str, package: str, extra: str, run: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    to: str,
+    package: str,
+    extra: str,
+    remedy: str,
+    run: Path,
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     message = refused(capsys, str(run), "--to", to, "--out", str(tmp_path / "x"))
-    assert f'needs the extra "{extra}"' in message and "pip install" in message
+    assert f'needs the extra "{extra}"' in message and remedy in message
     assert list(tmp_path.iterdir()) == []
 
 
