@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import Any, Self, TypeVar
 
 from .errors import ConfigurationError
+from .open_episode import own_class
 
 EnvT = TypeVar("EnvT")
 
@@ -28,15 +29,15 @@ class RebuiltCopies:
 
     def rebuild(self) -> Self:
         """Return a new environment made of the same arguments, without an episode."""
-        twin = _build(type(self), *self._arguments)
+        twin = _build(own_class(type(self)), *self._arguments)
         twin.spec = self.spec  # type: ignore[attr-defined]
         return twin
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        return _build, (type(self), *self._arguments), _running_state(self)
+        return _build, (own_class(type(self)), *self._arguments), _running_state(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        twin = _build(type(self), *self._arguments)  # shared, because neither settings nor data change
+        twin = _build(own_class(type(self)), *self._arguments)  # shared, because neither settings nor data change
         twin.__setstate__(deepcopy(_running_state(self), memo))
         return twin
 

@@ -300,6 +300,7 @@ class TextEnv(
             ConfigurationError: The option or the task is unknown.
         """
         super().reset(seed=seed)
+        self._open_class()
         # NumPy guarantees the raw 64-bit outputs of PCG64 across versions, but not the results of `integers()`.
         random_raw = self.np_random.bit_generator.random_raw
         rng_state, task_draw = int(random_raw()), int(random_raw())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, TypeVar
 
 from gymnasium.error import ResetNeeded
+
+T = TypeVar("T")
 
 
 class NoEpisode(ResetNeeded, AttributeError):
@@ -12,15 +14,43 @@ class NoEpisode(ResetNeeded, AttributeError):
 
 
 class OpenEpisodeRules:
-    """Base of environments whose methods raise `gymnasium.error.ResetNeeded` where they need what `reset` sets."""
+    """Base of environments whose methods raise `gymnasium.error.ResetNeeded` where they need what `reset` sets.
 
-    if not TYPE_CHECKING:  # A type checker would take every attribute for one that exists.
+    A class with `__getattr__` finds all attributes more slowly: a step would take half as long again. So only a
+    new environment has it, from a subclass of its class, which the first episode replaces by the class itself.
+    """
 
-        def __getattr__(self, name: str) -> Any:  # Called only for attributes that are missing.
-            is_state = name.startswith("_") and not name.startswith("__") and not hasattr(type(self), name)
-            # The first reset makes the random generator before it opens a task.
-            is_new = self.__dict__.get("_task", "") is None and "_np_random" not in self.__dict__
-            if is_state and is_new:
-                raise NoEpisode(f"Call reset() first: {type(self).__name__} has no {name} before.")
-            # The error of a property, or that there is no such attribute.
-            return object.__getattribute__(self, name)
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        return super().__new__(_unopened(cls))
+
+    def _open_class(self) -> None:
+        """Take the environment's own class, since an episode is opened."""
+        if "_own_class" in vars(type(self)):
+            self.__class__ = own_class(type(self))
+
+
+def own_class(kind: type[T]) -> type[T]:
+    """Return the class that an environment has after its first reset."""
+    own: type[T] = vars(kind).get("_own_class", kind)
+    return own
+
+
+def _unopened(kind: type[T]) -> type[T]:
+    """Return the class of environments without an episode, which differs from `kind` in `__getattr__` alone."""
+    own: Any = own_class(kind)
+    if "_new_class" not in vars(own):
+        members = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+        members |= {"_own_class": own, "__getattr__": _explain_missing}
+        make_class: Any = type(own)
+        own._new_class = make_class(own.__name__, (own,), members)
+    new: type[T] = vars(own)["_new_class"]
+    return new
+
+
+def _explain_missing(self: Any, name: str) -> Any:
+    """Raise the error of an attribute that is missing."""
+    is_state = name.startswith("_") and not name.startswith("__") and not hasattr(type(self), name)
+    if is_state and self.__dict__.get("_task", "") is None:
+        raise NoEpisode(f"Call reset() first: {type(self).__name__} has no {name} before.")
+    # The error of a property, or that there is no such attribute.
+    return object.__getattribute__(self, name)

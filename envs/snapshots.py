@@ -64,6 +64,7 @@ class SnapshotRules:
         def task(self) -> str: ...
         def _has_task(self, task: str) -> bool: ...
         def _open(self, task: str) -> Any: ...
+        def _open_class(self) -> None: ...
 
     def _level_content(self) -> object:
         """Return what the open level consists of, as a value whose `repr` is the same in every process.
@@ -146,6 +147,7 @@ class SnapshotRules:
             raise other_tasks(task)
         current, max_steps = self._task, self.max_steps
         self._task = self._digest = None
+        self._open_class()
         try:
             self._first_state = self._open(task)
             self._task = task

@@ -27,6 +27,7 @@ from arboretum.agents.reference import RandomAgent
 from arboretum.agents.terminal import DisplayedAgent
 from arboretum.cli import main
 from arboretum.envs.display import visible
+from arboretum.envs.open_episode import own_class
 from arboretum.envs.registry import make_env
 from arboretum.envs.terminal import Terminal, VisibleFormatter, literal
 
@@ -364,8 +365,8 @@ def test_agent_on_display_ends_its_episode_itself() -> None:
 
 def test_environment_without_snapshots_is_played_without_going_back(monkeypatch: pytest.MonkeyPatch) -> None:
     env = make_env("TextSokoban-v0", max_steps=2)
-    monkeypatch.setattr(type(env), "snapshot", None)
-    monkeypatch.setattr(type(env), "deterministic", True)
+    monkeypatch.setattr(own_class(type(env)), "snapshot", None)
+    monkeypatch.setattr(own_class(type(env)), "deterministic", True)
     lines, shown = iter(["Left", ":undo", "Up"]), io.StringIO()
     agent = HumanAgent(Terminal(file=shown), lambda _: next(lines))
     (episode,) = run_episodes(agent, [env], [Job(None, 1)])

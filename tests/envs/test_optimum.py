@@ -13,6 +13,7 @@ import pytest
 
 import arboretum  # noqa: F401
 from arboretum.envs import ConfigurationError, Optimum, TextEnv
+from arboretum.envs.open_episode import own_class
 from arboretum.envs.registry import ENVS
 from arboretum.envs.retrieval import Document
 from arboretum.envs.retrieval.bm25 import BM25
@@ -290,6 +291,6 @@ def test_expert_plan_attains_the_optimum_within_the_steps_left_or_is_none_with_i
 def test_actions_that_were_not_played_need_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     env = make("TextBlocksworld-v0")
     env.reset(seed=1)
-    monkeypatch.setattr(type(env), "snapshot", None)
+    monkeypatch.setattr(own_class(type(env)), "snapshot", None)
     with pytest.raises(ConfigurationError, match="it has no snapshots, so actions that were not played"):
         env.optimum_after("anything")

@@ -15,6 +15,7 @@ from arboretum.agents.reference import RandomAgent
 from arboretum.agents.registry import make_agent
 from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.open_episode import own_class
 from arboretum.envs.registry import ENVS, make_env
 from arboretum.eval.store import read_results
 from arboretum.eval.suite import Entry, Suite
@@ -246,7 +247,7 @@ def test_environment_without_snapshots_is_refused_in_a_sentence(
     client: Any, site: Site, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = make_env("TextSokoban-v0")
-    monkeypatch.setattr(type(env), "snapshot", None)
+    monkeypatch.setattr(own_class(type(env)), "snapshot", None)
     sentence = "Sokoban has no snapshots, so the viewer can neither go to its states nor play it"
     response = client.post("/play", data={"token": site.token, "env": "TextSokoban-v0"})
     assert response.status_code == 400 and sentence in response.get_data(as_text=True)

@@ -15,6 +15,7 @@ from arboretum.agents.deadline import Expired
 from arboretum.agents.episode import Episode
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import RandomAgent
+from arboretum.envs.open_episode import own_class
 from arboretum.trainers.data.rollouts import Redraw
 from arboretum.trainers.sampling.redraw import Draws, Redrawer, Target, redraw_targets
 
@@ -106,7 +107,7 @@ def test_outcome_in_which_the_environment_fails_is_an_error_and_the_others_remai
             raise cause
         return working(self, action)
 
-    monkeypatch.setattr(type(env), "step", step)
+    monkeypatch.setattr(own_class(type(env)), "step", step)
     found = Redrawer(env).draw(target, 6)
     assert found.outcomes == whole[::2]
     first, second, third = found.errors
@@ -132,7 +133,7 @@ def test_outcome_whose_step_hangs_is_an_error_and_the_environment_is_replaced(
             time.sleep(60)
         return working(self, action)
 
-    monkeypatch.setattr(type(env), "step", step)
+    monkeypatch.setattr(own_class(type(env)), "step", step)
     found = Redrawer(env, step_timeout=0.2).draw(target, 6)
     assert found.outcomes == whole[:2] + whole[3:] and found.errors == ("the time limit of a step expired",)
     assert used[:3] == [env] * 3 and env not in used[3:] and len(set(map(id, used[3:]))) == 1
