@@ -21,14 +21,19 @@ from support.rollouts import chain_rollouts
 PAGE = Path(arboretum.__file__).parent / "docs" / "plugins.md"
 
 
+def write_parts(folder: Path) -> str:
+    """Write the module of the page into a folder; return the page's part of its `pyproject.toml`."""
+    text = PAGE.read_text(encoding="utf-8")
+    (folder / "my_parts.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    return str(toml)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder like site-packages with the module of the page and the metadata of its distribution."""
     folder = tmp_path_factory.mktemp("site")
-    text = PAGE.read_text(encoding="utf-8")
-    (folder / "my_parts.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
-    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    points = [line.replace('"', "") for line in toml.partition('plugins"]\n')[2].splitlines()]
+    points = [line.replace('"', "") for line in write_parts(folder).partition('plugins"]\n')[2].splitlines()]
     info = folder / "my_parts-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-parts\nVersion: 1.0\n")
@@ -55,10 +60,9 @@ def test_package_of_the_page_is_installed_by_pip_beside_the_runs_of_the_page(tmp
     project, site = tmp_path / "project", tmp_path / "site"
     (project / "runs").mkdir(parents=True)
     (project / "other").mkdir()
-    text = PAGE.read_text(encoding="utf-8")
-    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    (project / "pyproject.toml").write_text('[project]\nname = "my-parts"\nversion = "1.0"\n' + toml)
-    (project / "my_parts.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "my-parts"\nversion = "1.0"\n' + write_parts(project)
+    )
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--target", str(site), str(project)], check=True, cwd=tmp_path)
     shown = run_arboretum("play", "Countdown-v0", "--agent", "expert", cwd=tmp_path, site=site)

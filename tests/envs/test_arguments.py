@@ -16,7 +16,7 @@ from support.environments import embedded_data  # noqa: F401 (a fixture for all 
 
 IDS = [w.id for w in ENVS if importlib.util.find_spec(f"arboretum.envs.{w.module}") is not None]
 UNCHECKED = {"render_mode"}
-"""Arguments that Gymnasium looks at before the environment does."""
+"""Arguments that `gym.make` checks before it makes the environment."""
 
 
 def cases() -> list[tuple[str, str, Any]]:
