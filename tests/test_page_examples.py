@@ -11,6 +11,7 @@ import ast
 import doctest
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import pairwise
@@ -152,6 +153,7 @@ def test_examples_of_a_page_run_in_order(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ARBORETUM_DATA", raising=False)  # so that environments generate their tasks
     monkeypatch.setenv("COLUMNS", "120")
+    shutil.copytree(ROOT / "examples", "examples")
     write_files(page)
     names: dict[str, Any] = {"__name__": "__main__"}
     missing = set()
