@@ -300,7 +300,8 @@ class TextEnv(
             ConfigurationError: The option or the task is unknown.
         """
         super().reset(seed=seed)
-        self._open_class()
+        if self._task is None:
+            self._open_class()
         # NumPy guarantees the raw 64-bit outputs of PCG64 across versions, but not the results of `integers()`.
         random_raw = self.np_random.bit_generator.random_raw
         rng_state, task_draw = int(random_raw()), int(random_raw())
@@ -349,12 +350,8 @@ class TextEnv(
             observation, reward, terminated, success, valid, changed = outcome
         except (TypeError, ValueError):
             raise wrong_result(self._apply, "an Outcome", outcome) from None
-        terminated, success, valid, changed = (
-            bool(terminated),
-            bool(success),
-            bool(valid),
-            bool(changed),
-        )  # or NumPy's
+        if not (type(terminated) is type(success) is type(valid) is type(changed) is bool):
+            terminated, success, valid, changed = map(bool, (terminated, success, valid, changed))
         steps = self._steps = self._steps + (1 if valid or self.counts_refused else 0)
         truncated = not terminated and self.max_steps is not None and steps >= self.max_steps
         self._success = success

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -147,7 +148,8 @@ class SnapshotRules:
             raise other_tasks(task)
         current, max_steps = self._task, self.max_steps
         self._task = self._digest = None
-        self._open_class()
+        if current is None:
+            self._open_class()
         try:
             self._first_state = self._open(task)
             self._task = task
@@ -160,7 +162,8 @@ class SnapshotRules:
             raise
 
     def _digest_level(self) -> str:
-        self._digest = level_digest((self._task, self._level_content()))
+        content = self._level_content()
+        self._digest = _task_digest(self.task) if content is None else level_digest((self._task, content))
         return self._digest
 
 
@@ -240,6 +243,12 @@ def level_digest(content: object) -> str:
         content: What the level consists of, as a value whose `repr` is the same in every process.
     """
     return blake2b(repr(content).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _task_digest(task: str) -> str:
+    """Return the digest of a level that its name determines."""
+    return level_digest((task, None))
 
 
 def branch_rng(rng_state: int, seed: int) -> int:

@@ -133,18 +133,25 @@ class Vocabulary:
 
     def situation(self, slots: Sequence[str]) -> str:
         """Return the atoms of an arrangement, given as `slots`, in words."""
-        texts = "".join(slots)
-        if self.notation == "pddl":
-            return f"(:init {texts[:-1]})"
-        first, _, last = texts[:-2].rpartition(", ")  # No atom has a comma.
-        return f"Now {first} and {last}." if first else f"Now {last}."
+        texts = self._join(slots)
+        return f"(:init {texts})" if self.notation == "pddl" else f"Now {texts}."
 
     def goal(self, goal: Goal) -> str:
         """Return the atoms of a goal, in words."""
-        texts = [self.fact(fact) for fact in goal.facts()]
+        slots = [self._clear[block] for block in goal.clear]
+        if goal.hand_empty:
+            slots.append(self._hand_empty)
+        slots += [self._on[block][support] for block, support in goal.on]
+        slots += [self._table[block][TABLE] for block in goal.table]
+        texts = self._join(slots)
+        return f"(:goal (and {texts}))" if self.notation == "pddl" else f"Goal: {texts}."
+
+    def _join(self, slots: Sequence[str]) -> str:
+        texts = "".join(slots)
         if self.notation == "pddl":
-            return f"(:goal (and {' '.join(texts)}))"
-        return f"Goal: {_join(texts)}."
+            return texts[:-1]
+        first, _, last = texts[:-2].rpartition(", ")  # No atom has a comma.
+        return f"{first} and {last}" if first else last
 
     def action(self, action: Action) -> str:
         """Return an action in the canonical wording of the notation."""
@@ -290,8 +297,3 @@ def vocabulary(names: tuple[str, ...], notation: str) -> Vocabulary:
 def _color(letter: str) -> str:
     index = ord(letter) - ord("a")
     return COLORS[index] if index < len(COLORS) else letter
-
-
-def _join(texts: Sequence[str]) -> str:
-    """Join texts with commas and a final "and"."""
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from .lake import ACTIONS, Lake
 
 FORMATS = ("grid", "grid_coord", "coord")
@@ -24,27 +26,34 @@ def render(lake: Lake, cell: int, observation_format: str) -> str:
 
 
 def _grid(lake: Lake, cell: int) -> str:
-    board = "\n".join(lake.desc).translate(_SYMBOLS)
+    board = _constant_texts(lake)[0]
     place = cell + cell // lake.columns  # with the ends of the rows before it
     symbol = "√" if cell == lake.goal else "X" if lake.terminal[cell] else "P"
     return f"{board[:place]}{symbol}{board[place + 1 :]}"
 
 
 def _coordinates(lake: Lake, cell: int) -> str:
-    def position(cell: int) -> str:
-        row, column = divmod(cell, lake.columns)
-        return f"({row}, {column})"
-
+    _, before, after = _constant_texts(lake)
     player = "Player on goal" if cell == lake.goal else "Player in hole" if lake.terminal[cell] else "Player"
-    lines = [
-        f"Board: {lake.rows} rows, {lake.columns} columns; positions are (row, column), counted from 0",
-        f"Start: {position(lake.start)}",
-        f"Goal: {position(lake.goal)}",
-        f"{player}: {position(cell)}",
-    ]
-    if lake.holes:
-        lines.append(f"Holes: {', '.join(position(hole) for hole in lake.holes)}")
-    return "\n".join(lines)
+    return f"{before}\n{player}: {_positions(lake.rows, lake.columns)[cell]}{after}"
+
+
+@lru_cache(maxsize=1024)
+def _constant_texts(lake: Lake) -> tuple[str, str, str]:
+    """Return the board without the player, and the lines of coordinates before and after the player's."""
+    positions = _positions(lake.rows, lake.columns)
+    before = (
+        f"Board: {lake.rows} rows, {lake.columns} columns; positions are (row, column), counted from 0\n"
+        f"Start: {positions[lake.start]}\n"
+        f"Goal: {positions[lake.goal]}"
+    )
+    holes = ", ".join([positions[hole] for hole in lake.holes])
+    return "\n".join(lake.desc).translate(_SYMBOLS), before, f"\nHoles: {holes}" if holes else ""
+
+
+@lru_cache(maxsize=64)
+def _positions(rows: int, columns: int) -> tuple[str, ...]:
+    return tuple(f"({row}, {column})" for row in range(rows) for column in range(columns))
 
 
 def explain(success_rate: float, observation_format: str) -> str:
