@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core import Outcome, RewardMode, TextEnv
+from ..core import Outcome, OutcomeFields, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..pictures.canvas import Picture
 from ..rendering import PICTURED
@@ -249,7 +249,7 @@ class Blocksworld(TextEnv[Position]):
     def _with_report(self, report: str) -> str:
         return f"{report}\n{self._level.scene(self._state.blocks).text}"
 
-    def _apply(self, action: str) -> Outcome:
+    def _apply(self, action: str) -> OutcomeFields:
         if self.mode == "plan":
             return self._apply_plan(action)
         position = self._state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from ..core import Outcome
+from ..core import Outcome, OutcomeFields
 from .notation import Unreadable, vocabulary
 from .plans import Verdict
 from .rules import (
@@ -22,6 +22,9 @@ from .rules import (
 from .solver import optimal_plan
 
 _MAX_SCENES = 1000
+
+# The constructor of a NamedTuple is a Python function; `tuple.__new__` takes half of its time.
+_new = tuple.__new__
 
 
 class Position(NamedTuple):
@@ -55,7 +58,7 @@ class Scene:
         self.slots = slots
         self.text = text
         self.solved = solved
-        self.moves: dict[str, tuple[Position, Outcome]] = {}
+        self.moves: dict[str, tuple[Position, OutcomeFields]] = {}
         self.legal: tuple[str, ...] | None = None
 
 
@@ -116,19 +119,19 @@ class Level:
             return False
         return blocks in self._scenes or is_arrangement(blocks, len(self.problem.names))
 
-    def act(self, scene: Scene, position: Position, text: str) -> tuple[Position, Outcome]:
+    def act(self, scene: Scene, position: Position, text: str) -> tuple[Position, OutcomeFields]:
         """Return the next position and the outcome of an action, given as text in either notation."""
         action = self.vocabulary.read(text)
         if isinstance(action, Unreadable):
             return position, _refuse(action[0].upper() + action[1:], scene)
-        if text not in self.legal(position.blocks):
+        if text not in (scene.legal or self.legal(position.blocks)):
             missing = unmet(action, position.blocks)
             if missing is not None:
                 return position, _refuse(self.vocabulary.refusal(action, missing), scene)
-        after = Position(successor(action, position.blocks))
-        next_scene = self._scene_after(action, scene, after.blocks)
+        blocks = successor(action, position.blocks)
+        next_scene = self._scene_after(action, scene, blocks)
         solved = next_scene.solved
-        result = after, Outcome(next_scene.text, float(solved), solved, solved, True, True)
+        result = _new(Position, (blocks, None)), (next_scene.text, float(solved), solved, solved, True, True)
         if text in self.vocabulary.canonical:  # the number of other wordings is unbounded
             scene.moves[text] = result
         return result
