@@ -14,7 +14,7 @@ from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import LOCK_FILE, folder_failure, lock_run_folder, write_atomic
 from ...eval.manifest import check_holds_no_study, check_replaces_nothing
-from ..config.resolve import resolve_validation
+from ..config.resolve import resolve_validation, started_with_another
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
 from ..config.task_data import DATA, check_data, describe_run_data
@@ -92,10 +92,7 @@ def check_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
             if name in ("env", "mixture"):
                 difference = _environment_difference(before, now) or difference
             if difference is not None:
-                raise ConfigurationError(
-                    f"{folder}: was started with another {name} ({difference}); resume it with "
-                    "the same one, or start a new run in another --out."
-                )
+                raise started_with_another(name, difference, folder)
 
 
 def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from tyro.conf import AvoidSubcommands, Fixed, SuppressFixed, UseAppendAction, arg
 
 from ...agents.dialogue.registry import DIALOGUES
+from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError
 from ..monitor import Monitor
 from .mixture import EnvSpec, divide_options, parse_env
@@ -157,13 +158,16 @@ class Options:
         self, stored: TrainingConfig | SFTConfig | None, given: AbstractSet[str]
     ) -> tuple[list[EnvConfig], list[str]]:
         """Return the environments of the run, and the options of the dialogue that are for all of them."""
+        from ...envs.registry import resolve_id
         from ...eval.options import parse_options
+        from .resolve import started_with_another
 
         known: Sequence[EnvConfig] = () if stored is None else getattr(stored, "envs", (stored.env,))
         specs = [parse_env(text) for text in self.env] or [EnvSpec(env.id, env.name) for env in known]
-        if len(specs) == len(known):
-            for spec, env in zip(specs, known, strict=True):
-                self._check_same_env(env.id, spec.id)
+        if self.resume is not None and len(self.env) == len(known):
+            for spec, env in zip(specs, known, strict=True):  # Before its options, which are of the stored one.
+                if difference := first_difference({"id": resolve_id(env.id)}, {"id": resolve_id(spec.id)}):
+                    raise started_with_another("env", difference, self.resume)
         labels = [spec.label for spec in specs]
         env_args, own_args = divide_options(self.env_arg, labels, "--env-arg")
         dialogue_args, own_dialogue = divide_options(self.dialogue_arg, labels, "--dialogue-arg")
@@ -179,16 +183,6 @@ class Options:
                 env = merge(one, env, default, given)
             envs.append(env)
         return envs, dialogue_args
-
-    def _check_same_env(self, before: str, now: str) -> None:
-        """Raise if a run is resumed with another environment, which has other options than the stored ones."""
-        from ...envs.registry import resolve_id
-
-        if resolve_id(now) != resolve_id(before):
-            raise ConfigurationError(
-                f"{self.resume}: was started with another env (id was {before!r} and is {now!r}); resume it with "
-                "the same one, or start a new run in another --out."
-            )
 
     def _hardware(self, stored: TrainingConfig | SFTConfig | None, given: AbstractSet[str]) -> HardwareConfig:
         chosen = {name: value for name, value in vars(self.lora).items() if value is not None}

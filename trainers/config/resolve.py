@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ...agents.dialogue import Dialogue, make_dialogue
@@ -125,3 +126,17 @@ def longest(limits: Sequence[int | None]) -> int | None:
     """Return the largest of several limits; None if one of them is None, which is no limit."""
     known = [limit for limit in limits if limit is not None]
     return max(known) if len(known) == len(limits) else None
+
+
+def started_with_another(name: str, difference: str, folder: Path) -> ConfigurationError:
+    """Return the error that a run is resumed with another value of a setting that must not change.
+
+    Args:
+        name: Name of the setting.
+        difference: What is different, in words; see `first_difference`.
+        folder: Folder of the run.
+    """
+    return ConfigurationError(
+        f"{folder}: was started with another {name} ({difference}); resume it with the same one, or start a new"
+        " run in another --out."
+    )
