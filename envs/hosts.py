@@ -1,16 +1,53 @@
-"""Names under which a server may be addressed, so that no web page reaches it under a name of its own."""
+"""Sockets of servers, and the names under which a server may be addressed.
+
+The names are limited so that no web page reaches a server under a name of its own.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import re
 import socket
 from collections.abc import Callable
+
+from .errors import ConfigurationError
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home.arpa", ".test")
 """Endings of names that nobody can register (RFC 6761, 6762 and 8375; `internal` is reserved by ICANN)."""
 
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::\d{1,5})?")
+_log = logging.getLogger(__name__)
+
+
+def listen(name: str, host: str, port: int) -> socket.socket:
+    """Return a socket that takes connections, which wait until a server answers them.
+
+    Args:
+        name: Name of the service, for the warning that other machines reach it.
+        host: Address to bind.
+        port: TCP port; 0 takes a free one.
+
+    Raises:
+        ConfigurationError: The address is taken or invalid.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # Python repeats the address.
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port} ({reason}); choose another port or host."
+        ) from None
+    if not is_loopback(host):
+        _log.warning("%s on %s is reachable from other machines, and asks nobody for a password.", name, host)
+    return listener
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    """Return the address of the server that listens, without a path."""
+    port = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

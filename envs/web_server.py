@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +24,7 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 
 from .checks import at_least
-from .errors import ConfigurationError
-from .hosts import host_filter, is_loopback
+from .hosts import host_filter, listen, url_of
 
 MAX_BODY = 2**20
 """Largest body of a request in bytes."""
@@ -38,8 +36,6 @@ IDLE_SECONDS = 60.0
 RESPONSE_SECONDS = 60.0
 DRAIN_SECONDS = 30.0
 """Longest time to answer the remaining requests after SIGTERM."""
-
-_log = logging.getLogger(__name__)
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress is untyped
@@ -126,15 +122,7 @@ class WebServer:
 
     def __init__(self, app: Any, name: str, host: str, port: int, *, threads: int) -> None:
         at_least("threads", threads, 1)
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family, backlog=1024)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {host}:{port} ({error.strerror or error}); choose another port or host."
-            ) from None
-        if not is_loopback(host):
-            _log.warning("%s on %s is reachable from other machines, and asks nobody for a password.", name, host)
+        listener = listen(name, host, port)
         # The queue logs a warning for every request that waits for a thread.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         settings = Adjustments(
@@ -153,7 +141,7 @@ class WebServer:
         )
         self.host = host
         self.port = int(listener.getsockname()[1])
-        self.url = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        self.url = url_of(host, listener)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -34,7 +33,7 @@ from starlette.routing import Mount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...envs.errors import ConfigurationError
-from ...envs.hosts import host_filter, is_loopback
+from ...envs.hosts import host_filter, listen, url_of
 from ...envs.registry import make_env
 from .openenv import OpenEnvironment, TextAction, TextObservation, TextState
 
@@ -46,8 +45,6 @@ REQUEST_SECONDS = 10.0
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -281,15 +278,8 @@ def serve(
         limit_concurrency=len(envs) * sessions + 64,
         timeout_graceful_shutdown=10,
     )
-    try:
-        listener = config.bind_socket()
-    except SystemExit:
-        raise ConfigurationError(f"cannot listen on {host}:{port}; choose another port or host.") from None
-    if not is_loopback(host):
-        _log.warning("Environments on %s are reachable from other machines, and ask nobody for a password.", host)
-    listener.listen(1024)  # Connections wait from now on until the server takes them.
-    address = f"[{host}]" if ":" in host else host
-    ready(f"http://{address}:{listener.getsockname()[1]}")
+    listener = listen("A server of environments", host, port)
+    ready(url_of(host, listener))
     uvicorn.Server(config).run(sockets=[listener])
 
 

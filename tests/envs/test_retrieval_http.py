@@ -259,7 +259,7 @@ def test_evaluation_queries_a_server_of_ones_own_for_its_episodes_only(tmp_path)
 
 
 def test_taken_port_is_rejected(server):
-    with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+    with pytest.raises(ConfigurationError, match=rf"cannot listen on 127.0.0.1:{server.port} \([\w ]+\);"):
         RetrievalServer(BM25.of(DOCUMENTS), port=server.port)
 
 

@@ -126,6 +126,15 @@ def test_hostile_messages_and_idle_sessions_are_answered_and_counted(
     assert found["status"]["foreign"] == 3
 
 
+def test_taken_port_is_named_in_one_sentence(python: str, surroundings: dict[str, str], address: str) -> None:
+    port = address.rpartition(":")[2]
+    command = [python, "-P", "-m", "arboretum", "serve", "envs", "TextBandit-v0", "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=120)
+    reason = f"cannot listen on 127.0.0.1:{port} (Address already in use); choose another port or host."
+    assert (done.returncode, done.stdout) == (2, "")
+    assert " ".join(done.stderr.split()) == f"arboretum: {reason}"
+
+
 def test_client_explains_servers_of_another_version(python: str, surroundings: dict[str, str]) -> None:
     problems = check(python, surroundings, "versions", "")
     *versions, host, port, scheme = problems
