@@ -81,12 +81,16 @@ class GeneratedTasks(Sequence[str]):
         split, _, number = task.rpartition("/")
         index = parse_index(number)
         if split != self.split or index is None:
-            raise ConfigurationError(
-                f"unknown task {task[:80]!r}; tasks of this split are named {self.split}/0, {self.split}/1, …"
-            )
+            raise self.unknown(task)
         if not start <= index < (self.LENGTH if stop is None else stop):
             raise ValueError(f"{task} is not between the given start and stop.")
         return index
+
+    def unknown(self, task: str) -> ConfigurationError:
+        """Return the error for a task that cannot be opened."""
+        others = f", and those of a split {self.SPLITS[-1]}/0, {self.SPLITS[-1]}/1, …" if self.split == ANY else ""
+        names = f"{self.split}/0, {self.split}/1, …{others}"
+        return ConfigurationError(f"unknown task {task[:80]!r}; the tasks are named {names}")
 
 
 def parse_index(number: str) -> int | None:
@@ -140,6 +144,8 @@ def requested_task(
         return None
     if isinstance(task, str):
         if not has_task(task):
+            if isinstance(tasks, GeneratedTasks):
+                raise tasks.unknown(task)
             raise unknown_name("task", task, tasks[:1000])
         return task
     try:

@@ -129,5 +129,6 @@ def test_tasks_of_other_splits_open_only_without_a_split():
         (every, "test/03"),
         (every, "test/-1"),
     ):
-        with pytest.raises(ConfigurationError, match="unknown task"):
+        names = "test/0, test/1, …" if env is test else "any/0, any/1, …, and those of a split test/0, test/1, …"
+        with pytest.raises(ConfigurationError, match=f"unknown task '{task}'; the tasks are named {names}"):
             env.reset(seed=0, options={"task": task})
