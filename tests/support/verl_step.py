@@ -83,7 +83,8 @@ def main(folder: str, loops: str, rows: list[dict[str, Any]], out: Path) -> None
                 "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
             ],
         )
-    ray.init(num_cpus=3, include_dashboard=False)
+    # "local", because a cluster of another test on this machine would be joined.
+    ray.init("local", num_cpus=3, include_dashboard=False)
     server = ray.remote(Server).remote(folder, "<answer>")
     balancer = ray.remote(GlobalRequestLoadBalancer).remote(servers={"cpu": server})
     manager = AgentLoopManager.create(config, LLMServerClient(config, balancer))
