@@ -14,6 +14,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 from tyro.extras import SubcommandApp
 
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
+from .envs.checks import expand_option
 from .envs.errors import ConfigurationError
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
 from .envs.terminal import Terminal, VisibleFormatter, exit_on_error, replace_unencodable
@@ -487,6 +488,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(0)
         if arguments[:1] == ["train"]:
             check_misplaced(arguments[1:])
+        arguments = [expand_option(argument) for argument in arguments]
         _arguments.set(tuple(arguments))
         status = run_verb(app, VERBS, arguments or ["--help"], DESCRIPTION)
         sys.stdout.flush()

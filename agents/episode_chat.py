@@ -20,7 +20,7 @@ from .dialogue.think import SEPARATOR
 from .engines.base import Message
 from .episode import Episode
 from .exchange import TURN, Exchange
-from .execution import execute, expired, is_over, start_episode
+from .execution import check_limits, execute, expired, is_over, start_episode
 from .forks import Keep
 
 
@@ -92,6 +92,9 @@ class EpisodeChat:
         time_limit: Wall time of an episode in seconds, the waits for replies included, after which it is aborted
             with an error; None for no limit.
         keep: Further data to record of every turn; see `play`.
+
+    Raises:
+        ConfigurationError: An argument cannot be used.
     """
 
     def __init__(
@@ -105,6 +108,9 @@ class EpisodeChat:
         time_limit: float | None = None,
         keep: Collection[Keep] = (),
     ) -> None:
+        if not isinstance(dialogue, Dialogue):
+            raise ConfigurationError(f"the dialogue must be one of make_dialogue, not {dialogue!r:.80}.")
+        check_limits(max_turns, time_limit, None, keep)
         self.env: TextEnv[Any] = env.unwrapped  # type: ignore[assignment]
         self.dialogue = dialogue
         self._agent = _Listener(name, dialogue, examples)

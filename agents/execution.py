@@ -10,9 +10,11 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from ..envs.checks import at_least, positive, whole
 from ..envs.core import Info, TextEnv
+from ..envs.errors import unknown_name
 from ..envs.plain import plain_info
 from ..envs.seeding import stable_seed
 from ..envs.user_code import USER_ERRORS, describe_failure
@@ -29,6 +31,25 @@ MAX_TRACE = 20_000
 _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
 
 T = TypeVar("T")
+
+
+def check_limits(
+    max_turns: int | None, time_limit: float | None, step_time_limit: float | None, keep: Collection[Keep]
+) -> None:
+    """Check the arguments of `play` of these names.
+
+    Raises:
+        ConfigurationError: A limit is no number above 0, or there is no such further data to record.
+    """
+    whole("max_turns", max_turns)
+    at_least("max_turns", max_turns, 1)
+    for name, seconds in (("time_limit", time_limit), ("step_time_limit", step_time_limit)):
+        if seconds is not None:
+            positive(name, seconds)
+    kinds = get_args(Keep)
+    for kind in (keep,) if isinstance(keep, str) else keep:
+        if kind not in kinds or isinstance(keep, str):
+            raise unknown_name("kind of data in `keep`", kind, kinds)
 
 
 def start_episode(

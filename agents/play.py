@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -10,10 +11,11 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from ..envs.core import TextEnv
+from ..envs.errors import ConfigurationError
 from .base import Agent, Seat
 from .contracts import act
 from .episode import Episode
-from .execution import begin, call_agent, execute, expired, is_over, new_seat, trial_seed
+from .execution import begin, call_agent, check_limits, execute, expired, is_over, new_seat, trial_seed
 from .forks import Keep, Origin
 from .waiting import WaitingSteps
 
@@ -50,7 +52,7 @@ NO_LIMITS = TimeLimits()
 
 def play(
     agent: Agent,
-    envs: Sequence[gym.Env[str, str]],
+    envs: Iterable[gym.Env[str, str]],
     jobs: Iterable[Job],
     *,
     max_turns: int | None = None,
@@ -94,13 +96,21 @@ def play(
         Stop: The agent failed or cannot continue, or an environment raised it; episodes in progress are discarded.
         CannotFork: Forks or snapshots are to be kept of an environment that has neither snapshots nor
             `deterministic = True`, or the origin of a job has no fork.
+        ConfigurationError: An argument cannot be used.
     """
+    if not isinstance(agent, Agent):
+        raise ConfigurationError(f"the agent must be an Agent, such as one of make_agent, not {agent!r:.80}.")
+    if isinstance(envs, gym.Env):
+        raise ConfigurationError(f"envs must be a list of environments, not {envs}; put it into one.")
+    check_limits(max_turns, time_limit, step_time_limit, keep)
     take = _taker(jobs)
-    free: list[TextEnv[Any]] = [env.unwrapped for env in reversed(envs)]  # type: ignore[misc]
+    free: list[TextEnv[Any]] = [env.unwrapped for env in envs]  # type: ignore[misc]
+    free.reverse()  # so that the first is taken first
     seats: list[Seat] = []  # of the episodes whose turn is the agent's
     with WaitingSteps(agent) as steps:
         while True:
-            while free and (job := take()) is not None:
+            while free and (taken := take()) is not None:
+                job = _as_job(taken)
                 seat = new_seat(
                     agent,
                     free.pop(),
@@ -166,6 +176,15 @@ def _taker(jobs: Iterable[Job]) -> Callable[[], Job | None]:
         return lambda: jobs.popleft() if jobs else None
     pending = iter(jobs)
     return lambda: next(pending, None)
+
+
+def _as_job(job: Sequence[Any]) -> Job:
+    """Return a job, which may be a plain tuple, with a seed of Python's own integers."""
+    try:
+        task, seed, origin = Job(*job)
+        return Job(task, operator.index(seed), origin)
+    except TypeError:
+        raise ConfigurationError(f"a job must be a Job(task, seed), not {job!r:.80}.") from None
 
 
 def _retry(agent: Agent, seat: Seat, keep: Collection[Keep]) -> bool:

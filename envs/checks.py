@@ -32,9 +32,11 @@ def one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
 
 
 def at_least(name: str, value: float | None, bound: float) -> None:
-    """Raise unless value ≥ bound; None passes."""
-    if value is not None and not value >= bound:
-        raise ConfigurationError(f"{name} must be at least {bound:g}, but is {value}.")
+    """Raise unless the value is a number and value ≥ bound; None passes."""
+    if value is not None:
+        _number(name, value)
+        if not value >= bound:
+            raise ConfigurationError(f"{name} must be at least {bound:g}, but is {value}.")
 
 
 def whole(name: str, value: object) -> None:
@@ -49,16 +51,48 @@ def whole(name: str, value: object) -> None:
 
 
 def positive(name: str, value: float) -> None:
-    """Raise unless value > 0."""
+    """Raise unless the value is a number and value > 0."""
+    _number(name, value)
     if not value > 0:
         raise ConfigurationError(f"{name} must be above 0, but is {value}.")
 
 
+def _number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ConfigurationError(f"{name} must be a number, not {value!r}.")
+
+
 def user_path(name: str, value: object) -> Path:
-    """Return a path, with the home folder for a leading `~`, or raise if the value is no path."""
+    """Return a path, with the home folder for a leading `~` or `~user`.
+
+    Raises:
+        ConfigurationError: The value is no path, or there is no such user.
+    """
     if not isinstance(value, (str, os.PathLike)):
         raise ConfigurationError(f"{name} must be a path, not {value!r}.")
-    return Path(value).expanduser()
+    return expand_home(value)
+
+
+def expand_home(path: str | os.PathLike[str]) -> Path:
+    """Return a path with the home folder in place of `~` or `~user`.
+
+    Raises:
+        ConfigurationError: There is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigurationError(
+            f"{path}: there is no home folder of {Path(path).parts[0]!r}; write ./{path} for a folder here."
+        ) from None
+
+
+def expand_option(argument: str) -> str:
+    """Return an argument with the home folder in `--out=~/runs`, which shells expand only as `--out ~/runs`."""
+    option, equals, value = argument.partition("=")
+    if not (option.startswith("--") and value.startswith("~")):
+        return argument
+    return f"{option}{equals}{expand_home(value)}"
 
 
 def check_port(name: str, value: int) -> None:

@@ -41,12 +41,20 @@ def _unopened(kind: type[T]) -> type[T]:
     """Return the class of environments without an episode, which differs from `kind` in `__getattr__` alone."""
     own: Any = own_class(kind)
     if "_new_class" not in vars(own):
+        _check_methods(own)
         members = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
         members |= {"_own_class": own, "__getattr__": _explain_missing}
         make_class: Any = type(own)
         own._new_class = make_class(own.__name__, (own,), members)
     new: type[T] = vars(own)["_new_class"]
     return new
+
+
+def _check_methods(own: type) -> None:
+    """Raise unless a class defines all that is abstract; Gymnasium's class does not let Python check it."""
+    missing = [name for name in dir(own) if getattr(getattr(own, name, None), "__isabstractmethod__", False)]
+    if missing:
+        raise TypeError(f"{own.__name__} must define {', '.join(sorted(missing))}; see `TextEnv`.")
 
 
 def _explain_missing(self: Any, name: str) -> Any:

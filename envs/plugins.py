@@ -47,6 +47,8 @@ def plugin_class(kind: type[T], name: str) -> type[T] | None:
     Raises:
         ConfigurationError: The path or the plug-in cannot be imported, or the path names another kind of object.
     """
+    if not isinstance(name, str):
+        raise ConfigurationError(f"a name is expected, such as one of `arboretum --help`, not {name!r:.80}.")
     if ":" in name:
         found = _load(name)
         if not (isinstance(found, type) and issubclass(found, kind)):

@@ -55,7 +55,7 @@ class Rendering:
             [height, width, 3]. "human" and None: None.
 
         Raises:
-            gymnasium.error.ResetNeeded: `reset` was not called before.
+            gymnasium.error.ResetNeeded: There is a render mode, and `reset` was not called before.
         """
         if self.render_mode is None:
             return None

@@ -15,7 +15,7 @@ from ..agents.base import Agent
 from ..agents.engines.base import Engine
 from ..agents.episode import Episode
 from ..agents.registry import LANGUAGE_AGENTS
-from ..envs.checks import at_least
+from ..envs.checks import at_least, flag, user_path, whole
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
 from . import runner
@@ -27,7 +27,7 @@ from .planning import Scope
 from .results import report
 from .statistics import Interval
 from .store import EpisodeKey, Result, Store, read_episodes
-from .suite import Suite, load_suite, suite_of
+from .suite import Suite, check_suite, load_suite, suite_of
 from .summary import Line, Summary, load_run
 from .workers.local import local_workers
 
@@ -130,7 +130,7 @@ def evaluate(
     suite: str | Path | Suite | gym.Env[str, str],
     agent: str | Agent | Sequence[str | Agent] = ("random", "expert"),
     *,
-    model: str | Engine | None = None,
+    model: str | Path | Engine | None = None,
     engine: str | None = None,
     base_url: str | None = None,
     engine_args: Mapping[str, Any] | None = None,
@@ -189,8 +189,13 @@ def evaluate(
         ConfigurationError: A name, setting or data set cannot be used.
     """
     scope = Scope(limit, seed, repeats, timeout, step_timeout)
-    names: Sequence[str | Agent] = [agent] if isinstance(agent, str | Agent) else agent
-    at_least("workers", workers, 1)
+    names: Sequence[str | Agent] = [agent] if isinstance(agent, str | Agent) else list(agent)
+    for name, number in (("workers", workers), ("in_flight", in_flight)):
+        whole(name, number)
+        at_least(name, number, 1)
+    at_least("label_seconds", label_seconds, 0)
+    flag("references", references)
+    model = str(model) if isinstance(model, Path) else model
     language_settings = {
         "engine": engine,
         "base_url": base_url,
@@ -227,9 +232,8 @@ def evaluate(
                 factories.append(NamedAgent(one, shared, sampling, dialogue_args, settings | own[one]))
             else:
                 factories.append(NamedAgent(one, settings=own.get(one)))
-        at_least("in_flight", in_flight, 1)
-        at_least("label_seconds", label_seconds, 0)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else Path(out)
+        temporary = stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out
+        folder = user_path("out", temporary)
         prepared = prepare(_as_suite(suite), factories, scope, references=references, out=folder)
         store = Store(folder, prepared.manifest)
         try:
@@ -251,6 +255,7 @@ def evaluate(
 
 def _as_suite(suite: str | Path | Suite | gym.Env[str, str]) -> Suite:
     if isinstance(suite, Suite):
+        check_suite(suite)
         return suite
     if isinstance(suite, gym.Env):
         env = suite.unwrapped
@@ -259,4 +264,4 @@ def _as_suite(suite: str | Path | Suite | gym.Env[str, str]) -> Suite:
                 f"{env} is not an environment that gym.make made; pass the id of a text environment."
             )
         return suite_of(env.spec.id, **env.spec.kwargs)
-    return load_suite(str(suite))
+    return load_suite(suite)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..envs.errors import unknown_name
+from ..envs.checks import whole
+from ..envs.errors import ConfigurationError, unknown_name
 
 SORT_KEYS = {
     "order": "episodes.id",
@@ -36,6 +37,9 @@ class EpisodeFilter:
         task: Text that the task's name contains, regardless of case.
         min_steps: Least number of actions.
         max_steps: Greatest number of actions.
+
+    Raises:
+        ConfigurationError: `agents` or `entries` is a text, or a bound is no whole number.
     """
 
     agents: tuple[str, ...] = ()
@@ -45,6 +49,13 @@ class EpisodeFilter:
     task: str = ""
     min_steps: int | None = None
     max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("agents", "entries"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigurationError(f"{name} must be several names, such as ({getattr(self, name)!r},).")
+        for name in ("min_steps", "max_steps"):
+            whole(name, getattr(self, name))
 
     def sql(self) -> tuple[str, list[Any]]:
         """Return a condition of SQL on `episodes`, and its values."""
@@ -70,7 +81,7 @@ class EpisodeFilter:
         for operator, bound in ((">=", self.min_steps), ("<=", self.max_steps)):
             if bound is not None:
                 conditions.append(f"steps {operator} ?")
-                values.append(bound)
+                values.append(int(bound))  # NumPy's integers are no numbers in SQL.
         return " AND ".join(conditions) or "1", values
 
 

@@ -14,7 +14,8 @@ from ..agents.engines.base import Engine
 from ..agents.engines.faults import BASE_URL_OPTION
 from ..agents.engines.model_check import check_model, is_path, nearest_folder
 from ..agents.engines.registry import ENGINES, engine_class, make_engine
-from ..agents.engines.shipped_models import NAMED_MODELS, expand_home, read_taught_dialogue
+from ..agents.engines.shipped_models import NAMED_MODELS, read_taught_dialogue
+from ..envs.checks import expand_home
 from ..envs.errors import ConfigurationError
 from ..envs.plugins import plugin_class
 from .given import identify_given_engine

@@ -101,7 +101,7 @@ def result_check(suite: Suite, agents: Sequence[str]) -> Check:
     return check
 
 
-def open_index(folder: Path, *, thorough: bool = False) -> RunIndex:
+def open_index(folder: str | Path, *, thorough: bool = False) -> RunIndex:
     """Open the index of a run, and bring it up to date.
 
     Args:
@@ -112,6 +112,7 @@ def open_index(folder: Path, *, thorough: bool = False) -> RunIndex:
     Raises:
         DataError: The folder holds no run, or a database of another program in the place of the index.
     """
+    folder = Path(folder)
     manifest = read_manifest(folder)
     agents = list(manifest["agents"])
     check: Check

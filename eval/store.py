@@ -347,13 +347,13 @@ class StoredEpisode(NamedTuple):
     episode: Episode
 
 
-def read_episode(folder: Path, result: Result) -> Episode:
+def read_episode(folder: str | Path, result: Result) -> Episode:
     """Read the full episode of a result, its conversation included.
 
     Raises:
         DataError: The stored episode holds values of wrong kinds.
     """
-    (stored,) = read_episodes(folder, [result])
+    (stored,) = read_episodes(Path(folder), [result])
     if isinstance(stored, DataError):
         raise stored
     return stored.episode

@@ -18,13 +18,14 @@ from __future__ import annotations
 import dataclasses
 import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..envs.checks import at_least
+from ..envs.checks import at_least, whole
 from ..envs.core import TextEnv
 from ..envs.data import expand_data_folder, missing_files
 from ..envs.errors import ConfigurationError, DataError, cannot_be_read
@@ -38,6 +39,8 @@ from .yaml_files import convert_mapping, parse_mapping, read_definition, shipped
 HELD_OUT_SPLITS = ("test", "valid_unseen", "dev")
 """Splits on which a single environment is evaluated, in order of preference."""
 
+_COUNTS = ("tasks", "max_steps", "max_turns", "repeats")
+"""Fields of an entry that are numbers from 1 on, or None."""
 _CLASS_PATH = re.compile(r"[\w.]+:[\w.]+")
 
 
@@ -253,7 +256,7 @@ def suite_names() -> list[str]:
     return shipped_names("suites")
 
 
-def load_suite(name: str, env_args: Mapping[str, Any] | None = None) -> Suite:
+def load_suite(name: str | Path, env_args: Mapping[str, Any] | None = None) -> Suite:
     """Load a shipped suite by its name, any suite by its file's path, or a suite of one environment by its id.
 
     Args:
@@ -264,6 +267,7 @@ def load_suite(name: str, env_args: Mapping[str, Any] | None = None) -> Suite:
         ConfigurationError: There is no such suite or environment, or a suite of several was given arguments.
         DataError: The file cannot be read or does not describe a suite.
     """
+    name = str(name)
     ids = [spec.id for spec in all_envs()]
     if name in ids or _CLASS_PATH.fullmatch(name):
         return suite_of(name, **(env_args or {}))
@@ -300,12 +304,39 @@ def suite_of(env: str, /, **kwargs: Any) -> Suite:
                 held_out.make()
             except ConfigurationError as error:
                 if cannot_be_read(error):
-                    raise ConfigurationError(f"{error} Name the tasks with --split (in Python split=).") from error
+                    raise ConfigurationError(
+                        f"{error} Name the tasks with --split (in Python pass gym.make(…, split=…))."
+                    ) from error
                 continue
             entry = held_out
             break
+        else:
+            entry.make()
     where = "all tasks" if entry.played_split is None else f"split {entry.played_split}"
     return Suite(env, f"{env}, {where}", (entry,))
+
+
+def check_suite(suite: Suite) -> None:
+    """Check a suite that was made in Python; those of files are checked where they are read.
+
+    Raises:
+        ConfigurationError: It has no entries, two of one name, or a number below 1.
+    """
+    if not suite.entries:
+        raise ConfigurationError(f"suite {suite.name!r} has no entries.")
+    for entry in suite.entries:
+        for key in _COUNTS:
+            whole(f"`{key}` of entry {entry.name!r}", getattr(entry, key))
+            at_least(f"`{key}` of entry {entry.name!r}", getattr(entry, key), 1)
+    if (twice := _repeated_name(suite.entries)) is not None:
+        raise ConfigurationError(
+            f"two entries of suite {suite.name!r} have the name {twice!r}; names must differ."
+        )
+
+
+def _repeated_name(entries: Iterable[Entry]) -> str | None:
+    counts = Counter(entry.name for entry in entries)
+    return next((name for name, count in counts.items() if count > 1), None)
 
 
 def parse_suite(text: str, source: str) -> Suite:
@@ -341,10 +372,8 @@ def read_suite(data: Mapping[str, Any], source: str) -> Suite:
     if not isinstance(items, list) or not items:
         raise DataError(source, "`entries` must be a non-empty list of mappings.")
     entries = tuple(_parse_entry(item, f"{source}, entry {number}") for number, item in enumerate(items, 1))
-    names = [entry.name for entry in entries]
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(source, f"two entries have the name {name!r}; names must differ.")
+    if (twice := _repeated_name(entries)) is not None:
+        raise DataError(source, f"two entries have the name {twice!r}; names must differ.")
     return dataclasses.replace(suite, entries=entries, tables=read_tables(data.get("tables"), entries, source))
 
 
@@ -354,7 +383,7 @@ def _parse_entry(item: object, where: str) -> Entry:
     if isinstance(item.get("groups"), list):  # YAML parses an unquoted `1` or `true` as another type.
         item = {**item, "groups": [str(group) for group in item["groups"]]}
     entry = convert_mapping({**item, "otherwise": []}, Entry, {"name": str(item.get("env"))}, where)
-    _check_counts(entry, ("tasks", "max_steps", "max_turns", "repeats"), where)
+    _check_counts(entry, _COUNTS, where)
     return dataclasses.replace(entry, otherwise=tuple(_parse_replacements(item.get("otherwise"), entry, where)))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
 from ..assets import asset
+from ..envs.checks import expand_home
 from ..envs.errors import DataError, unknown_name
 from ..envs.type_words import in_words
 
@@ -81,7 +81,7 @@ def read_definition(kind: str, folder: str, name: str, others: Sequence[str] = (
     names = shipped_names(folder)
     if name in names:
         return asset(f"{folder}/{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml"
-    path = Path(name)
+    path = expand_home(name)
     if path.suffix not in (".yaml", ".yml"):
         raise unknown_name(kind, name, [*names, *others, "or the path of a .yaml file"])
     try:

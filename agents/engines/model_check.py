@@ -7,9 +7,10 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...envs.checks import expand_home
 from ...envs.errors import ConfigurationError
 from .packaged_model import SMOLLM2, check_smollm2
-from .shipped_models import NAMED_MODELS, SHIPPED_MODELS, expand_home
+from .shipped_models import NAMED_MODELS, SHIPPED_MODELS
 
 _MODEL_NAME = re.compile(r"[\w.:-]{1,96}(/[\w.:-]{1,96})?")
 """A name on the hub, or with a tag (`llama3:8b`) on a server."""

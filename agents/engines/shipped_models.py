@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from ...assets import asset
+from ...envs.checks import expand_home
 from ...envs.checksums import SUMS_FILE, verify_checksums
-from ...envs.errors import ConfigurationError
 from .packaged_model import SMOLLM2, smollm2_folder
 
 SAPLING = "sapling"
@@ -64,17 +64,3 @@ def read_taught_dialogue(name: str | Path) -> str | None:
         return None
     taught = config.get(DIALOGUE_KEY) if isinstance(config, dict) else None
     return taught if isinstance(taught, str) else None
-
-
-def expand_home(path: str | Path) -> Path:
-    """Return a path with the home folder in place of `~` or `~user`.
-
-    Raises:
-        ConfigurationError: There is no such user.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise ConfigurationError(
-            f"{path}: there is no home folder of {Path(path).parts[0]!r}; write ./{path} for a folder here."
-        ) from None

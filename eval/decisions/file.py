@@ -155,7 +155,7 @@ def _plain_decision(decision: Decision) -> tuple[str, str, list[float | None] | 
     return mark, _VISIT_MARKS[repeated, returned], regrets
 
 
-def read_labels(folder: Path, results: Iterable[Result]) -> dict[EpisodeKey, Labels]:
+def read_labels(folder: str | Path, results: Iterable[Result]) -> dict[EpisodeKey, Labels]:
     """Return the stored labels of a run's results, by the keys of the results.
 
     Results whose labels are missing, damaged or stale are left out; nothing is computed.
@@ -165,7 +165,7 @@ def read_labels(folder: Path, results: Iterable[Result]) -> dict[EpisodeKey, Lab
         results: Results of the run.
     """
     wanted = {result.offset: result for result in results}
-    return _read_found(folder, lambda record: wanted.get(record["at"][0])) if wanted else {}
+    return _read_found(Path(folder), lambda record: wanted.get(record["at"][0])) if wanted else {}
 
 
 def read_indexed_labels(folder: Path, index: IndexReader) -> dict[EpisodeKey, Labels]:

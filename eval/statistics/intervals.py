@@ -13,6 +13,7 @@ from fractions import Fraction
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
+from ...envs.errors import ConfigurationError
 from .student_t import two_sided_quantile
 
 Tally = Mapping[tuple[int, int], int]
@@ -29,6 +30,8 @@ class Interval(NamedTuple):
 
 def normal_quantile(confidence: float) -> float:
     """Return the two-sided normal quantile z of a confidence level."""
+    if not 0.0 < confidence < 1.0:
+        raise ConfigurationError(f"the confidence level must be between 0 and 1, not {confidence!r}.")
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
@@ -44,7 +47,12 @@ def wilson(successes: float, n: float, confidence: float = 0.95) -> Interval:
         successes: Number of successes; fractional for clustered data with an effective sample size.
         n: Number of trials; 0 gives the interval (NaN, 0, 1).
         confidence: Confidence level.
+
+    Raises:
+        ConfigurationError: There are more successes than trials, fewer than none, or no such confidence level.
     """
+    if not 0 <= successes <= max(n, 0):
+        raise ConfigurationError(f"{successes} successes in {n} trials are impossible.")
     if n <= 0:
         return Interval(math.nan, 0.0, 1.0)
     z = normal_quantile(confidence)
@@ -67,7 +75,7 @@ def rate(groups: Sequence[Sequence[bool]], confidence: float = 0.95) -> Interval
     show whether those of one task can differ. With one episode per task this is the plain Wilson interval.
 
     Args:
-        groups: Outcomes of the episodes of each task.
+        groups: Outcomes of the episodes of each task; tasks without any are left out.
         confidence: Confidence level.
     """
     return tallied_rate(tally(groups), confidence)
@@ -82,9 +90,9 @@ def tally(groups: Iterable[Sequence[bool]]) -> Tally:
     """Return the number of tasks by their numbers of episodes and successes.
 
     Args:
-        groups: Outcomes of the episodes of each task.
+        groups: Outcomes of the episodes of each task; tasks without any are left out.
     """
-    return Counter(map(count_outcomes, groups))
+    return Counter(count_outcomes(outcomes) for outcomes in groups if len(outcomes))
 
 
 def tallied_rate(tasks: Tally, confidence: float = 0.95) -> Interval:

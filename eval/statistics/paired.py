@@ -46,11 +46,13 @@ def paired(a: Sequence[Sequence[bool]], b: Sequence[Sequence[bool]], confidence:
 
     Args:
         a: Outcomes of a's episodes of each task.
-        b: Outcomes of b's episodes of the same tasks, in the same order.
+        b: Outcomes of b's episodes of the same tasks, in the same order. Tasks without an episode of both are left
+            out.
         confidence: Confidence level.
     """
     counts = ([count_outcomes(outcomes) for outcomes in one] for one in (a, b))
-    return tallied_pairs(Counter(zip(*counts, strict=True)), confidence)
+    both = (pair for pair in zip(*counts, strict=True) if pair[0][0] and pair[1][0])
+    return tallied_pairs(Counter(both), confidence)
 
 
 def tallied_pairs(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arboretum.agents.base import Agent, Reply, Seat, Stop
@@ -17,6 +18,7 @@ from arboretum.agents.episode import Episode
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import ExpertAgent, RandomAgent
 from arboretum.envs.bandit import Bandit
+from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
 
 JOBS = [Job("Teacher/Trader" if seed % 3 == 0 else None, seed) for seed in range(12)]
@@ -225,3 +227,29 @@ def test_outside_the_main_thread_the_limit_is_checked_at_the_end() -> None:
     thread.start()
     thread.join()
     assert raised == [True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((), {"keep": {"state"}}, "did you mean states"),
+        ((), {"keep": "states"}, "unknown kind of data in `keep`"),
+        ((), {"max_turns": 0}, "max_turns must be at least 1"),
+        ((), {"max_turns": 1.5}, "max_turns must be a whole number"),
+        ((), {"time_limit": math.nan}, "time_limit must be above 0"),
+        (("random",), {}, "the agent must be an Agent, such as one of make_agent, not 'random'"),
+        ((RandomAgent(), Bandit()), {}, "envs must be a list of environments"),
+        ((RandomAgent(), [Bandit()], [("Steady/Risky", "seed")]), {}, "a job must be a Job"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(arguments: Any, options: Any, message: str) -> None:
+    given = (RandomAgent(), [Bandit()], [Job(None, 1)])
+    with pytest.raises(ConfigurationError, match=message):
+        list(play(*arguments, *given[len(arguments) :], **options))
+
+
+def test_jobs_may_be_tuples_with_seeds_of_numpy_and_environments_any_iterable() -> None:
+    jobs: Any = [(None, np.int64(3)), (None, 4)]
+    played = list(play(RandomAgent(), (Bandit() for _ in range(2)), jobs))
+    assert played == list(play(RandomAgent(), [Bandit()], [Job(None, 3), Job(None, 4)]))
+    assert [episode.error for episode in played] == [None, None]

@@ -12,6 +12,7 @@ from gymnasium.error import ResetNeeded
 
 from arboretum.envs import ConfigurationError
 from arboretum.envs.bandit import Bandit
+from arboretum.envs.core import TextEnv
 from arboretum.envs.registry import make_env
 
 MODULE = """
@@ -86,3 +87,13 @@ def test_attributes_that_may_be_missing_are_asked_for_before_the_first_reset() -
         _ = env._first
     with pytest.raises(ResetNeeded, match="Client has no _state before"):
         _ = env._state
+
+
+def test_class_that_lacks_methods_is_refused_when_it_is_made() -> None:
+    class Half(TextEnv[int]):
+        def _open(self, task: str) -> int:
+            return 0
+
+    message = "Half must define _apply, _observe, admissible_actions, expert_actions, instructions, state_key"
+    with pytest.raises(TypeError, match=message):
+        Half(config={}, max_steps=None)  # type: ignore[abstract]

@@ -22,7 +22,8 @@ from arboretum.agents.reference import RandomAgent
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.retrieval.interface import Hit, Retriever
-from arboretum.eval.suite import load_suite
+from arboretum.eval import open_index, read_episode
+from arboretum.eval.suite import Entry, Suite, load_suite
 
 ROOT = Path(arboretum.__file__).parent
 
@@ -293,11 +294,54 @@ def test_failed_agent_is_stated_in_the_result() -> None:
         (("TextBandit-v0",), {"limit": "three"}, "limit must be a whole number, not 'three'"),
         (("TextBandit-v0",), {"seed": 1.5}, "seed must be a whole number, not 1.5"),
         (("TextBandit-v0", "think"), {"model": "sapling", "dialogue_args": {"turns": 1}}, "unknown setting"),
+        (("TextBandit-v0",), {"workers": 1.5}, "workers must be a whole number, not 1.5"),
+        (("TextBandit-v0",), {"in_flight": "a"}, "in_flight must be a whole number, not 'a'"),
+        (("TextBandit-v0",), {"timeout": "a"}, "timeout must be a number, not 'a'"),
+        (("TextBandit-v0",), {"label_seconds": "a"}, "label_seconds must be a number, not 'a'"),
+        (("TextBandit-v0",), {"references": "no"}, "references must be True or False, not 'no'"),
+        ((Suite("both", "", ()),), {}, "suite 'both' has no entries"),
+        (
+            (Suite("both", "", (Entry("a", "TextBandit-v0"), Entry("a", "TextBandit-v0"))),),
+            {},
+            "have the name 'a'",
+        ),
+        ((Suite("both", "", (Entry("a", "TextBandit-v0", tasks=-1),)),), {}, "`tasks` of entry 'a' must be at"),
+        ((Suite("both", "", (Entry("a", "TextBandit-v0", repeats=1.5),)),), {}, "must be a whole number, not 1.5"),  # type: ignore[arg-type]
     ],
 )
 def test_mistake_raises_one_sentence(arguments: Any, options: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         arboretum.evaluate(*arguments, **options)
+
+
+def test_paths_may_be_texts_and_begin_with_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own.yaml").write_text("entries: [{env: TextBandit-v0, tasks: 2}]", encoding="utf-8")
+    found = arboretum.evaluate(Path("~/own.yaml"), (name for name in ["random"]), out="~/run")  # type: ignore[arg-type]
+    assert found.folder == tmp_path / "run" and found.complete
+    assert load_suite(tmp_path / "own.yaml") == load_suite("~/own.yaml")
+    index = open_index(str(tmp_path / "run"))
+    (first, _) = index.page()
+    assert read_episode(str(tmp_path / "run"), first).task == first.key.task
+    with pytest.raises(SystemExit, match="0"):
+        main(["eval", "TextBandit-v0", "--agent", "random", "--limit", "1", "--no-references", "--out=~/mine"])
+    assert (tmp_path / "mine" / "run.json").is_file()
+
+
+@pytest.mark.heavy
+def test_model_that_training_returns_is_taken_as_it_is() -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    found = arboretum.evaluate(
+        "TextBandit-v0", "no_think", model=ROOT / "assets" / "sapling", limit=1, max_tokens=24
+    )
+    assert found.complete
+
+
+def test_suite_of_an_environment_that_cannot_be_made_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean size"):
+        load_suite("TextSokoban-v0", {"siz": 5})
 
 
 @pytest.mark.parametrize("limit", ["auto", None])

@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -236,6 +237,7 @@ def test_pages_together_are_all_results_in_order(sort: str, descending: bool, fi
         (EpisodeFilter(task="TEACH"), lambda r: "teach" in r.key.task.lower()),
         (EpisodeFilter(task="%"), lambda r: "%" in r.key.task),
         (EpisodeFilter(min_steps=2, max_steps=6), lambda r: 2 <= r.steps <= 6),
+        (EpisodeFilter(max_steps=np.int64(6)), lambda r: r.steps <= 6),
     ],
 )
 def test_filter_selects_as_its_condition_does(which: EpisodeFilter, condition: Any, finished: Path) -> None:
@@ -246,6 +248,12 @@ def test_filter_selects_as_its_condition_does(which: EpisodeFilter, condition: A
         cells = index.cells(which)
     assert sum(cell.episodes for cell in cells) == len(expected)
     assert sum(cell.solved for cell in cells) == sum(result.success for result in expected)
+
+
+@pytest.mark.parametrize("arguments", [{"agents": "random"}, {"entries": "A"}, {"max_steps": "a"}])
+def test_filter_of_wrong_types_is_refused(arguments: Any) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(arguments))):
+        EpisodeFilter(**arguments)
 
 
 def test_result_is_found_by_its_place_in_the_file_and_by_its_task(run: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, permutation_test, t, ttest_rel
 
+from arboretum.envs.errors import ConfigurationError
 from arboretum.eval.decisions.statistics import clustered_share
 from arboretum.eval.statistics import (
     Interval,
@@ -312,3 +313,17 @@ def test_share_over_clusters_equals_wilson_where_clusters_are_single_decisions()
     assert found.low <= expected.low + 0.05 and found.high >= expected.high - 0.05
     assert clustered_share([(4, 4)] * 10) == wilson(10, 10)  # tasks, not decisions
     assert clustered_share([(0, 0)]).low == 0.0
+
+
+def test_tasks_without_an_episode_say_nothing() -> None:
+    assert rate([[True], []]) == rate([[True]]) and rate([[]]) == rate([])
+    assert paired([[True], [], [True]], [[False], [True], []]) == paired([[True]], [[False]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((3, 2), "3 successes in 2 trials"), ((-1, 2), "-1 successes"), ((1, 2, 95), "between 0 and 1, not 95")],
+)
+def test_impossible_rates_are_refused(arguments: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        wilson(*arguments)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...envs.checks import user_path
 from ...envs.errors import ConfigurationError
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
@@ -47,7 +48,7 @@ def train_policy(
     stepping: Mapping[str, Any] | None = None,
     checkpoint_every: int | None = None,
     checkpoint_keep: int | None = None,
-    trackers: str | Sequence[str] = (),
+    trackers: str | Sequence[str] | None = None,
     on_record: Callable[[UpdateRecord], None] | None = None,
 ) -> TrainingResult:
     """Train a language model by reinforcement learning, as `arboretum train` does; available as `arboretum.train`.
@@ -90,8 +91,8 @@ def train_policy(
     options = TrainOptions(
         env=(env,) if isinstance(env, str) else tuple(env or ()),
         model=None if model is None else str(model),
-        out=None if out is None else Path(out),
-        resume=None if resume is None else Path(resume),
+        out=None if out is None else user_path("out", out),
+        resume=None if resume is None else user_path("resume", resume),
         split=None if split is None else from_plain(str, split, "split"),
         tasks=None if tasks is None else from_plain(int, tasks, "tasks"),
         env_arg=_as_pairs(env_args),
@@ -102,7 +103,7 @@ def train_policy(
         use_lora=lora is not None,
         lora=from_plain(LoraOptions, nested["lora"], "lora"),
         set=_as_pairs(settings),
-        tracker=(trackers,) if isinstance(trackers, str) else tuple(trackers),
+        tracker=(trackers,) if isinstance(trackers, str) else tuple(trackers or ()),
         validation=from_plain(ValidationConfig, nested["validation"], "validation"),
         monitor=from_plain(Monitor, nested["monitor"], "monitor"),
         stepping=from_plain(SteppingConfig, stepping or {}, "stepping"),

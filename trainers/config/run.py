@@ -136,6 +136,7 @@ class TrainingConfig:
 
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
+        at_least("--seed", self.seed, 0)
         at_least("--checkpoint-every", self.checkpoint_every, 1)
         at_least("--checkpoint-keep", self.checkpoint_keep, 1)
         check_environments(self.envs)
@@ -232,6 +233,7 @@ class SFTConfig:
 
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
+        at_least("--seed", self.seed, 0)
         at_least("--checkpoint-every", self.checkpoint_every, 1)
         for settings in (self.env, self.hardware, self.expert, self.sft):
             settings.check()

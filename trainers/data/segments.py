@@ -70,7 +70,11 @@ def group_statistics(values: FloatArray, groups: IntArray, size: int | None = No
         groups: Group of each value, numbered from 0, shape [N].
         size: Number of groups G, some of which may be empty. None takes the largest group + 1.
     """
-    n = size if size is not None else int(groups.max(initial=-1)) + 1
+    values, groups = np.asarray(values, dtype=np.float64), np.asarray(groups, dtype=np.int64)
+    largest = int(groups.max(initial=-1))
+    n = size if size is not None else largest + 1
+    if largest >= n:
+        raise ValueError(f"there are {n} groups, so that they are numbered up to {n - 1}, not {largest}.")
     count = np.bincount(groups, minlength=n)
     mean = sum_by_group(values, groups, n) / np.maximum(count, 1)
     low, high = mean.copy(), mean.copy()
@@ -118,6 +122,9 @@ def discounted_sums(values: FloatArray, segments: IntArray, decay: float) -> Flo
     Returns:
         y, shape [N].
     """
+    values, segments = np.asarray(values, dtype=np.float64), np.asarray(segments)
+    if len(values) != len(segments):
+        raise ValueError(f"{len(values)} values have {len(segments)} labels of segments; give each one.")
     starts = segment_starts(segments)
     lengths = np.diff(np.r_[starts, len(values)])
     if len(starts) == 0:

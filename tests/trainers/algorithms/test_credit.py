@@ -190,6 +190,15 @@ def test_discounted_sums_equal_their_definition(episodes: list[list[float]], gam
     np.testing.assert_allclose(ours, expected, atol=1e-9)
 
 
+def test_lists_are_taken_as_arrays_and_labels_must_fit() -> None:
+    assert discounted_sums([1.0, 2.0, 3.0], [0, 0, 1], 0.5).tolist() == [2.0, 2.0, 3.0]  # type: ignore[arg-type]
+    assert group_statistics([1.0, 3.0], [0, 0]).mean.tolist() == [2.0]  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="2 values have 1 labels"):
+        discounted_sums(np.ones(2), np.zeros(1, dtype=np.int64), 0.5)
+    with pytest.raises(ValueError, match="there are 2 groups, so that they are numbered up to 1, not 5"):
+        group_statistics(np.ones(2), np.array([0, 5]), 2)
+
+
 def test_equal_anchors_of_different_groups_do_not_match() -> None:
     assert anchor_groups(np.array([0, 1, 0, 1]), ["s", "s", "s", "s"]).tolist() == [0, 1, 0, 1]
 
