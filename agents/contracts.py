@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..envs.core import TextEnv
 from ..envs.user_code import is_ours, wrong_result
@@ -17,7 +17,7 @@ from .dialogue.base import Dialogue, Parsed
 from .engines.base import Completion, Engine
 
 
-def _is_actions(value: object) -> bool:
+def is_actions(value: object) -> TypeGuard[Sequence[str]]:
     """Return True if a value is a tuple or a list of texts."""
     return isinstance(value, (tuple, list)) and all(isinstance(action, str) for action in value)
 
@@ -48,7 +48,7 @@ def act(agent: Agent, seats: Sequence[Seat]) -> Sequence[Reply | None]:
         if reply is not None:
             if not isinstance(reply, Reply):
                 raise wrong_result(agent.act, "a Reply or None for each seat", reply)
-            if not _is_actions(reply.actions):
+            if not is_actions(reply.actions):
                 raise wrong_result(agent.act, "a Reply whose actions are a tuple of texts", reply.actions)
             if not reply.actions and reply.quit is None and reply.error is None:
                 reply = replace(reply, actions=("",))
@@ -66,7 +66,7 @@ def check_parsed(dialogue: Dialogue, parsed: object) -> Parsed:
     """
     if not isinstance(parsed, Parsed):
         raise wrong_result(dialogue.parse, "Parsed", parsed)
-    if not _is_actions(parsed.actions):
+    if not is_actions(parsed.actions):
         raise wrong_result(dialogue.parse, "Parsed whose actions are a tuple of texts", parsed.actions)
     return parsed if isinstance(parsed.actions, tuple) else parsed._replace(actions=tuple(parsed.actions))
 

@@ -10,6 +10,9 @@ from ..envs.snapshots import Snapshot
 from .exchange import Exchange, pack_exchanges, unpack_exchanges
 from .forks import Fork
 
+SPENT = "are spent"
+"""End of the reason of an episode, `ended` of its details, that a limit of turns, actions or tokens ended."""
+
 CHANCE_SEED = "chance_seed"
 """Detail of an episode whose random events an agent drew anew at the start, as `best_of_n` does: their seed."""
 

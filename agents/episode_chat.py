@@ -12,6 +12,7 @@ import msgspec
 
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
+from ..envs.registry import text_env
 from ..envs.type_words import in_words
 from .base import Reply, Seat, Stop
 from .chat import ChatAgent
@@ -84,7 +85,7 @@ class EpisodeChat:
         ...     messages, reward, penalty, done = chat.hear(reply)
 
     Args:
-        env: The environment, wrapped or not.
+        env: The environment, without a wrapper that changes its episodes.
         dialogue: Dialogue that renders observations and parses replies. Its budgets and its format penalty apply.
         name: Name of the agent in the record.
         examples: Number of solved tasks in the system message.
@@ -111,7 +112,7 @@ class EpisodeChat:
         if not isinstance(dialogue, Dialogue):
             raise ConfigurationError(f"the dialogue must be one of make_dialogue, not {dialogue!r:.80}.")
         check_limits(max_turns, time_limit, None, keep)
-        self.env: TextEnv[Any] = env.unwrapped  # type: ignore[assignment]
+        self.env: TextEnv[Any] = text_env(env)
         self.dialogue = dialogue
         self._agent = _Listener(name, dialogue, examples)
         self._limits: dict[str, Any] = {"max_turns": max_turns, "time_limit": time_limit, "keep": keep}
@@ -138,7 +139,7 @@ class EpisodeChat:
 
     def hear(
         self,
-        reply: str,
+        reply: str | None,
         *,
         cut: bool = False,
         token_ids: list[int] | None = None,
@@ -148,7 +149,7 @@ class EpisodeChat:
         """Execute the actions of a reply.
 
         Args:
-            reply: The model's reply; any text.
+            reply: The model's reply; any text, or None for an empty one, as servers have it.
             cut: True if a limit of tokens ended the reply.
             token_ids, logprobs, loss_mask: Tokens of the turn, to be recorded; see `Turn`.
 
@@ -156,6 +157,7 @@ class EpisodeChat:
             RuntimeError: No episode is in progress.
         """
         seat = self._in_progress()
+        reply = reply or ""
         tokens = {"token_ids": token_ids, "logprobs": logprobs, "loss_mask": loss_mask}
         exchange = seat.episode.exchanges[-1]
         exchange.reply, exchange.finish = reply, "length" if cut else "stop"

@@ -21,13 +21,15 @@ from ..envs.user_code import USER_ERRORS, describe_failure
 from .base import Agent, Reply, Seat, Stop
 from .contracts import check_opened, check_step
 from .deadline import Expired, expires_after
-from .episode import Episode, Limits, Move, Turn
+from .episode import SPENT, Episode, Limits, Move, Turn
 from .forks import CannotFork, Keep, Origin, open_fork, take_fork, take_snapshot
 from .replacement import discard, renew
 
 MAX_TRACE = 20_000
 """Maximum length of a stored traceback, in characters, counted from its end."""
 
+_LARGE = 1e300
+"""Size of a reward from which on a return may be no finite number."""
 _STANDARD_INFO = frozenset({"task", "success", "valid", "changed", "admissible_actions"})
 
 T = TypeVar("T")
@@ -248,7 +250,7 @@ def settle(agent: Agent, seat: Seat, reply: Reply, keep: Collection[Keep]) -> No
     if "limits" in keep:
         episode.turns[-1].limits_after = _limits(call_agent(agent, agent.limits, seat), seat)
     if seat.max_turns is not None and len(episode.turns) >= seat.max_turns:
-        ending = ending or f"the {seat.max_turns} turns are spent"
+        ending = ending or f"the {seat.max_turns} turns {SPENT}"
     if episode.terminated or episode.truncated:
         return
     if ending is not None:
@@ -306,6 +308,8 @@ def _step(seat: Seat, turn: Turn, action: str) -> None:
     if not math.isfinite(reward):
         raise ValueError(f"the reward of the action {action[:80]!r} is {reward}, not a finite number")
     turn.moves.append(Move(action, reward, bool(info["valid"]), bool(info["changed"])))
+    if abs(reward) > _LARGE and not math.isfinite(seat.episode.total_reward):
+        raise ValueError(f"the return is no finite number after the reward {reward} of the action {action[:80]!r}")
     seat.observation, seat.info = observation, info
     seat.episode.terminated, seat.episode.truncated = bool(terminated), bool(truncated)
 

@@ -10,7 +10,7 @@ from ..envs.errors import ConfigurationError
 from .base import Reply, Seat
 from .checks import check_count, check_counts, check_number
 from .engines.base import Sampling
-from .episode import Turn
+from .episode import SPENT, Turn
 from .exchange import Exchange
 from .forks import Fork
 from .puct import Actions, Bounds, Candidate, Edge, Node, back_up, select
@@ -143,7 +143,7 @@ class MCTS(SearchAgent):
     def search(self, seat: Seat) -> Search:
         left = self._tokens_left(seat)
         if left <= 0:
-            spent = f"the {self.tokens} tokens of the search are spent"
+            spent = f"the {self.tokens} tokens of the search {SPENT}"
             return Reply((), text="", quit=spent, well_formed=False)
         if seat.memory.data is None:
             seat.memory.data = _Tree()

@@ -12,6 +12,7 @@ import gymnasium as gym
 
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError
+from ..envs.registry import text_env
 from .base import Agent, Seat
 from .contracts import act
 from .episode import Episode
@@ -71,7 +72,8 @@ def play(
 
     Args:
         agent: The agent.
-        envs: Interchangeable environments of one id (`gym.make(id)`, wrapped or not).
+        envs: Interchangeable environments of one id, as `gym.make(id)` makes them; wrappers would have no effect,
+            and are refused.
         jobs: The episodes to play; each is taken when an environment becomes free. A deque may be appended to
             while its episodes are played; it ends when it is empty and no episode is in progress.
         max_turns: Replies after which an episode is truncated; None for the environment's own limit only.
@@ -104,7 +106,7 @@ def play(
         raise ConfigurationError(f"envs must be a list of environments, not {envs}; put it into one.")
     check_limits(max_turns, time_limit, step_time_limit, keep)
     take = _taker(jobs)
-    free: list[TextEnv[Any]] = [env.unwrapped for env in envs]  # type: ignore[misc]
+    free: list[TextEnv[Any]] = [text_env(env) for env in envs]
     free.reverse()  # so that the first is taken first
     seats: list[Seat] = []  # of the episodes whose turn is the agent's
     with WaitingSteps(agent) as steps:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..envs.core import TextEnv
-from ..envs.user_code import USER_ERRORS, describe_failure
+from ..envs.user_code import USER_ERRORS, describe_failure, wrong_result
 from .base import Agent, Reply, Seat
+from .contracts import is_actions
 
 
 def _reply(choose: Callable[[Seat], str], seat: Seat) -> Reply:
@@ -22,6 +23,17 @@ def _reply(choose: Callable[[Seat], str], seat: Seat) -> Reply:
 
 def _random_action(seat: Seat) -> str:
     return seat.env.random_action(seat.rng)
+
+
+def _first(plan: object, method: Callable[..., object]) -> str | None:
+    """Return the first action of a plan that a method of the environment returned, or None if there is none.
+
+    Raises:
+        TypeError: It is no list of texts.
+    """
+    if plan is not None and not is_actions(plan):
+        raise wrong_result(method, "a list of texts, or None", plan)
+    return plan[0] if plan else None
 
 
 class RandomAgent(Agent):
@@ -46,8 +58,7 @@ class ExpertAgent(Agent):
         return [_reply(self._choose, seat) for seat in seats]
 
     def _choose(self, seat: Seat) -> str:
-        plan = seat.env.expert_actions()
-        return plan[0] if plan else seat.env.random_action(seat.rng)
+        return _first(seat.env.expert_actions(), seat.env.expert_actions) or _random_action(seat)
 
 
 class SearchingExpertAgent(Agent):
@@ -63,8 +74,7 @@ class SearchingExpertAgent(Agent):
         return [_reply(self._choose, seat) for seat in seats]
 
     def _choose(self, seat: Seat) -> str:
-        plan = searching_plan(seat)
-        return plan[0] if plan else seat.env.random_action(seat.rng)
+        return _first(searching_plan(seat), seat.env.searching_actions) or _random_action(seat)
 
 
 def has_searching_expert(env: TextEnv[Any]) -> bool:

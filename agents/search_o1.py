@@ -11,6 +11,7 @@ from .checks import check_counts
 from .dialogue import Dialogue
 from .dialogue.search_o1 import BEGIN_QUERY, BEGIN_RESULT, END_QUERY, END_RESULT, SearchO1Dialogue, queries
 from .engines.base import Completion, Sampling
+from .episode import SPENT
 from .language import ChatState, LanguageAgent
 
 _FINDING = "**Final Information**"
@@ -104,7 +105,7 @@ class SearchO1(LanguageAgent):
             return reply
         notice = REPETITION_NOTICE if query in chat.queries else LIMIT_NOTICE
         if self.dialogue.max_turns is not None and len(chat.inputs) >= self.dialogue.max_turns:
-            return replace(reply, actions=(), quit=f"the {self.dialogue.max_turns} turns are spent")
+            return replace(reply, actions=(), quit=f"the {self.dialogue.max_turns} turns {SPENT}")
         chat.mark = mark  # the tokens of this exchange are recorded with the next turn
         return self.ask(seat, f"{BEGIN_RESULT}\n{notice}\n{END_RESULT}")
 

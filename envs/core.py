@@ -28,7 +28,7 @@ from .rendering import Rendering
 from .seeding import split_mix
 from .snapshots import Snapshot, SnapshotRules
 from .spaces import ActionText, AnyText
-from .tasks import requested_task
+from .tasks import requested_task, task_name
 from .tools import ToolRules
 from .user_code import wrong_result
 
@@ -275,13 +275,15 @@ class TextEnv(
         actions = self.admissible_actions()
         if actions is None:
             raise TypeError(f"{type(self).__name__} cannot list its actions; it must override random_action().")
+        if not isinstance(actions, (tuple, list)):
+            raise wrong_result(self.admissible_actions, "a tuple of texts, or None", actions)
         return rng.choice(actions) if actions else ""
 
     def check_server(self) -> None:
         """Raise `ConfigurationError` if a server that steps need does not answer; runs call it first."""
 
     def _details(self) -> Mapping[str, Any] | None:
-        """Return additional entries of `info`, or None."""
+        """Return additional entries of `info`, of other names than its own, or None."""
         return None
 
     # ------------------------------------------------------------------ Gymnasium's interface
@@ -308,6 +310,8 @@ class TextEnv(
         task = requested_task(options, self.tasks, self._has_task) if options else None
         if task is None:
             task = self.tasks[task_draw * len(self.tasks) >> 64]
+        if type(task) is not str:
+            task = task_name(self, task)
         if self._replaced_limit is not None:  # A restored episode has the limit of its own environment.
             own, restored = self._replaced_limit
             self.max_steps = own if self.max_steps == restored else self.max_steps
@@ -437,4 +441,7 @@ class TextEnv(
         """Add the optional entries of `info`."""
         if self.admissible:
             info["admissible_actions"] = self.admissible_actions()
-        info.update(self._details() or {})
+        details = self._details() or {}
+        if not info.keys().isdisjoint(details):
+            raise wrong_result(self._details, f"entries of other names than {', '.join(info)}", details)
+        info.update(details)

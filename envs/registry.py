@@ -187,7 +187,7 @@ def make_env(id: str, /, **kwargs: Any) -> TextEnv[Any]:
             if option not in parameters and not forwards:
                 raise unknown_name(f"option of {id}", option, parameters)
     try:
-        env = gym.make(id, **kwargs).unwrapped
+        env = text_env(gym.make(id, **kwargs))
     except ConfigurationError:
         raise
     except Exception as error:  # such as an option of the wrong type, or an error in a class of another package
@@ -195,6 +195,27 @@ def make_env(id: str, /, **kwargs: Any) -> TextEnv[Any]:
     if not isinstance(env, TextEnv):
         raise ConfigurationError(f"{id} is not a text environment; use one whose class derives from TextEnv.")
     return env
+
+
+def text_env(env: gym.Env[Any, Any]) -> TextEnv[Any]:
+    """Return the environment that `gym.make` made, without Gymnasium's wrappers that only check its use.
+
+    Episodes are played on the environment itself, because agents ask it for more than wrappers have.
+
+    Raises:
+        ConfigurationError: It has another wrapper, which would have no effect.
+    """
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        name = type(inner).__name__
+        if name not in ("OrderEnforcing", "PassiveEnvChecker"):
+            steps = getattr(inner, "_max_episode_steps", None)
+            fix = "put what it does into the environment's class" if steps is None else f"pass max_steps={steps}"
+            raise ConfigurationError(
+                f"{inner}: agents play without wrappers, so that {name} would have no effect; remove it and {fix}."
+            )
+        inner = inner.env
+    return inner  # type: ignore[return-value]
 
 
 def _creator(id: str) -> Callable[..., Any] | None:

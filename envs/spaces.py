@@ -131,6 +131,11 @@ def _create(space: AnyText, n: int = 1, ctx: ModuleType = multiprocessing) -> An
 def _write(space: AnyText, index: int, values: str, shared_memory: Any) -> None:
     rows = np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(-1, 1 + space.max_length)
     points = np.frombuffer(values.encode("utf-32-le", "surrogatepass"), dtype=np.int32)
+    if len(points) > space.max_length:
+        raise ValueError(
+            f"a text of {len(points)} characters exceeds the {space.max_length} of its space; pass a larger"
+            " max_observation (of actions max_action) to TextEnv, or use a SyncVectorEnv."
+        )
     rows[index, 0] = len(points)
     rows[index, 1 : 1 + len(points)] = points
 

@@ -110,7 +110,7 @@ def distinct_tasks(env: TextEnv[Any], count: int) -> list[str]:
     names: list[str] = []
     seen = set()
     max_candidates = 50 * count + 1000  # Generated tasks are endless and may repeat a few states forever.
-    for index, task in enumerate(env.tasks):
+    for index, task in enumerate(task_name(env, one) for one in env.tasks):
         if len(names) == count or index > max_candidates:
             break
         env.reset(seed=0, options={"task": task})
@@ -119,6 +119,19 @@ def distinct_tasks(env: TextEnv[Any], count: int) -> list[str]:
             seen.add(key)
             names.append(task)
     return names
+
+
+def task_name(env: object, task: object) -> str:
+    """Return the name of a task as Python's own text; NumPy's arrays hold texts of a class of their own.
+
+    Raises:
+        ConfigurationError: It is no text.
+    """
+    if not isinstance(task, str):
+        raise ConfigurationError(
+            f"{type(env).__name__}.tasks must hold the names of tasks as texts, not {task!r:.80}."
+        )
+    return str(task)
 
 
 def requested_task(

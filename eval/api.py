@@ -18,6 +18,7 @@ from ..agents.registry import LANGUAGE_AGENTS
 from ..envs.checks import at_least, flag, user_path, whole
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
+from ..envs.registry import text_env
 from . import runner
 from .agents import AgentFactory, GivenAgent, NamedAgent, check_settings, divide_settings
 from .decisions.labelling import label_run
@@ -258,7 +259,7 @@ def _as_suite(suite: str | Path | Suite | gym.Env[str, str]) -> Suite:
         check_suite(suite)
         return suite
     if isinstance(suite, gym.Env):
-        env = suite.unwrapped
+        env = text_env(suite)
         if not isinstance(env, TextEnv) or env.spec is None:
             raise ConfigurationError(
                 f"{env} is not an environment that gym.make made; pass the id of a text environment."

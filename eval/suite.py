@@ -31,7 +31,7 @@ from ..envs.data import expand_data_folder, missing_files
 from ..envs.errors import ConfigurationError, DataError, cannot_be_read
 from ..envs.registry import all_envs, make_env
 from ..envs.seeding import stable_seed
-from ..envs.tasks import GeneratedTasks, distinct_tasks
+from ..envs.tasks import GeneratedTasks, distinct_tasks, task_name
 from .paper_tables import PaperTable, read_tables
 from .plain import to_plain
 from .yaml_files import convert_mapping, parse_mapping, read_definition, shipped_names
@@ -151,7 +151,7 @@ class Entry:
             ConfigurationError: The split has fewer distinct tasks, or is endless without `tasks` and a limit.
         """
         if self.tasks is None and not isinstance(env.tasks, GeneratedTasks):
-            return list(islice(env.tasks, limit))
+            return [task_name(env, task) for task in islice(env.tasks, limit)]
         counts = [count for count in (self.tasks, limit) if count is not None]
         if not counts:
             raise ConfigurationError(

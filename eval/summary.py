@@ -224,7 +224,7 @@ def summarize(
         comparisons=comparisons,
         errors=tally.errors,
         problems=list(problems),
-        notes=[*_notes(agents, tally.amounts, manifest), *missing_keys],
+        notes=[*_notes(agents, tally.amounts, manifest), *map(_refused_note, tally.refused), *missing_keys],
         episodes=sum(line.episodes for line in lines if line.group is None),
         expected=sum(expected.values()) * len(agents),
         versions=played_versions(manifest),
@@ -264,6 +264,12 @@ def _notes(
             " rewards before it chooses; compare it at its cost, the tokens and steps per episode"
         )
     return notes
+
+
+def _refused_note(refused: tuple[str, int, str]) -> str:
+    agent, count, reason = refused
+    episodes = count_words(count, "episodes")
+    return f"{agent}: {episodes} ended because the model did not take a prompt, such as: {reason}"
 
 
 def _budget_notes(agent: str, budgets: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,9 +10,12 @@ from heapq import merge
 from itertools import groupby
 from statistics import fmean
 
+from ..agents.episode import SPENT
 from .episode_lines import EpisodeKey, Result, amount, score_of
 from .statistics import Interval, Moments, tallied_rate
 from .suite import Entry
+
+_NUMBER = re.compile(r"\d+")
 
 ReadCell = Callable[[str, str], Iterable[Result]]
 """Function that returns the results of an agent on an entry by task, in order of code points, and repeat."""
@@ -124,12 +128,20 @@ class RunTally:
     Attributes:
         errors: Number of episodes that broke off, by reason, the most frequent first.
         amounts: Sums of `prompt_tokens`, `completion_tokens` and `cost`, by agent and key.
+        refused: Numbers of episodes that ended because the model did not take a prompt, with the agent and the
+            first of the reasons that differ only in numbers.
     """
 
     def __init__(self, agents: Sequence[str], read: ReadCell) -> None:
         self._agents, self._read = agents, read
         self._errors: Counter[str] = Counter()
         self.amounts: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._refused: Counter[tuple[str, str]] = Counter()
+        self._first_reasons: dict[tuple[str, str], str] = {}
+
+    @property
+    def refused(self) -> list[tuple[str, int, str]]:
+        return [(key[0], count, self._first_reasons[key]) for key, count in self._refused.most_common()]
 
     @property
     def errors(self) -> dict[str, int]:
@@ -150,6 +162,11 @@ class RunTally:
         if result.details:
             for key in ("prompt_tokens", "completion_tokens", "cost"):
                 self.amounts[result.key.agent, key] += amount(result.details, key)
+            reason = result.details.get("ended")
+            if isinstance(reason, str) and not reason.endswith(SPENT):
+                kind = result.key.agent, _NUMBER.sub("", reason)
+                self._refused[kind] += 1
+                self._first_reasons.setdefault(kind, reason)
         return result
 
 

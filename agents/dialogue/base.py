@@ -16,7 +16,7 @@ from ...envs.errors import ConfigurationError
 from ...envs.tools import Tool
 from ..checks import check_count, check_number
 from ..engines.base import Message
-from ..episode import Turn
+from ..episode import SPENT, Turn
 
 HISTORIES = ("full", "window", "single")
 """Values of `Dialogue.history`."""
@@ -138,7 +138,10 @@ class Dialogue(ABC):
 
     def system(self, env: TextEnv[Any]) -> str:
         """Return the system message."""
-        parts = [env.instructions, self.format_rules()]
+        instructions: object = env.instructions
+        if not isinstance(instructions, str):
+            raise TypeError(f"{type(env).__name__}.instructions must be a text, not {instructions!r:.80}")
+        parts = [instructions, self.format_rules()]
         if self.max_actions_per_turn > 1:
             parts.append(f"A reply may hold up to {self.max_actions_per_turn} actions.")
         if self.max_actions is not None:
@@ -195,9 +198,9 @@ class Dialogue(ABC):
     def spent(self, turns: list[Turn]) -> str | None:
         """Return the reason why a budget ends the episode; None if the episode may continue."""
         if self.max_turns is not None and len(turns) >= self.max_turns:
-            return f"the {self.max_turns} turns are spent"
+            return f"the {self.max_turns} turns {SPENT}"
         if self.actions_left(turns) == 0:
-            return f"the {self.max_actions} actions are spent"
+            return f"the {self.max_actions} actions {SPENT}"
         return None
 
     def penalty(self, turn: Turn) -> float:

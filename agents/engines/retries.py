@@ -18,6 +18,9 @@ logging.getLogger("stamina").addHandler(logging.NullHandler())  # retries are co
 _MIN_WAIT, _MAX_WAIT = 0.5, 30.0  # seconds
 _CONTACT_ATTEMPTS = 4  # to reach a server that has never answered, so that a wrong URL is reported soon
 
+_PATIENCE = 3  # attempts of one request, before the reason of the failures is logged
+_log = logging.getLogger(__name__)
+
 Attempt = Callable[[], Awaitable[Completion]]
 """One attempt of a request, which raises `RetryableError` if another may succeed."""
 
@@ -48,6 +51,7 @@ class Retries:
         except ImportError as error:
             raise missing_extra("the engine of a server", "openai", error) from None
         self.count = 0
+        self._warned = False
         self._attempts, self._timeout, self._deadline = attempts, timeout, deadline
 
     async def run(self, attempt: Attempt, connection: Connection) -> Completion:
@@ -69,6 +73,13 @@ class Retries:
             except RetryableError as error:
                 failure = error
         return await self._retry(attempt, connection, end, failure)
+
+    def _warn(self, connection: Connection, tries: int, error: RetryableError) -> None:
+        """Say once why requests are repeated, if one is more than a few times."""
+        is_reached = connection.answered or not error.unreachable
+        if tries == _PATIENCE and is_reached and not self._warned:
+            self._warned = True
+            _log.warning("%s failed %d times, and is asked again: %s", connection.base_url, tries, error)
 
     async def _retry(
         self, attempt: Attempt, connection: Connection, end: float, failure: RetryableError | None
@@ -121,6 +132,7 @@ class Retries:
                             return await attempt()
                         except RetryableError as error:
                             last = error
+                            self._warn(connection, tries, error)
                             raise
         except (RetryableError, TimeoutError):
             pass

@@ -18,6 +18,7 @@ from arboretum.agents.base import Stop
 from arboretum.agents.language import LanguageAgent
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import ExpertAgent, RandomAgent
+from arboretum.envs.errors import ConfigurationError
 
 PAGE = Path(arboretum.__file__).parent / "docs" / "plugins.md"
 
@@ -69,6 +70,24 @@ class Leaves(Countdown):
 
 class Unsolved(Countdown):
     def expert_actions(self): raise SystemExit(3)
+
+class Huge(Countdown):
+    def _apply(self, action): return Outcome("x", 1e308, False, False, True, True)
+
+class Reserved(Countdown):
+    def _details(self): return {"success": True, "left": 3}
+
+class SetOfActions(Countdown):
+    def admissible_actions(self): return {"one", "two"}
+
+class TextPlan(Countdown):
+    def expert_actions(self): return "one"
+
+class NumberedTasks(Countdown):
+    tasks = property(lambda self: [5, 6], lambda self, value: None)
+
+class NumPyTasks(Countdown):
+    tasks = property(lambda self: __import__("numpy").array(["5", "6"]), lambda self, value: None)
 
 class NoParsed(Terse):
     def parse(self, reply): pass
@@ -183,11 +202,16 @@ def test_mistake_in_a_dialogue_or_an_engine_names_its_line(parts: ModuleType, na
         ),
         ("Raises", "the environment failed: KeyError: 'number' (PLACE, in Raises._apply)"),
         ("Leaves", "the environment failed: SystemExit: 3 (PLACE, in Leaves._apply)"),
+        ("Huge", "the return is no finite number after the reward 1e+308 of the action"),
+        ("Reserved", "Reserved._details (PLACE) must return entries of other names than task, success, valid, ch"),
+        ("SetOfActions", "SetOfActions.admissible_actions (PLACE) must return a tuple of texts, or None, not {"),
+        ("TextPlan", "TextPlan.expert_actions (PLACE) must return a list of texts, or None, not 'one'"),
     ],
 )
 def test_mistake_in_an_environment_names_its_line(parts: ModuleType, name: str, message: str) -> None:
     place = f"mistaken.py, line {offset(parts) + line_of(name)}"
-    episode = one_episode(RandomAgent(), getattr(parts, name)())
+    agent = ExpertAgent() if name == "TextPlan" else RandomAgent()
+    episode = one_episode(agent, getattr(parts, name)())
     assert message.replace("PLACE", place) in episode.error
     assert "Traceback" in episode.trace
 
@@ -196,6 +220,13 @@ def test_expert_that_ends_the_process_ends_its_episode_alone(parts: ModuleType) 
     place = f"mistaken.py, line {offset(parts) + line_of('Unsolved')}"
     episode = one_episode(ExpertAgent(), parts.Unsolved())
     assert episode.error == f"the environment failed: SystemExit: 3 ({place}, in Unsolved.expert_actions)"
+
+
+def test_names_of_tasks_are_texts_also_in_an_array(parts: ModuleType) -> None:
+    found = arboretum.evaluate("mistaken:NumPyTasks", "random")
+    assert found.complete and {type(key.task) for key in found.episodes} == {str}
+    with pytest.raises(ConfigurationError, match=r"NumberedTasks\.tasks must hold the names of tasks as texts, n"):
+        arboretum.evaluate("mistaken:NumberedTasks", "random")
 
 
 def test_agent_without_actions_uses_up_the_steps(parts: ModuleType) -> None:

@@ -266,3 +266,11 @@ def test_example_of_the_docs_prints_what_the_page_says(capsys: pytest.CaptureFix
     page = (Path(arboretum.__file__).parent / "docs" / "adapters.md").read_text(encoding="utf-8")
     exec(page.split("```python\n")[1].partition("```")[0], {})
     assert f"This prints `{capsys.readouterr().out.strip()}`." in page
+
+
+def test_no_reply_is_an_empty_one() -> None:
+    chats = [EpisodeChat(make_env("TextSokoban-v0"), make_dialogue("no_think")) for _ in range(2)]
+    for chat, reply in zip(chats, (None, ""), strict=True):
+        chat.open("test/1")
+        chat.hear(reply)
+    assert chats[0].episode.turns[0].reply == chats[1].episode.turns[0].reply == ""

@@ -49,6 +49,15 @@ def test_transient_failure_is_retried(endpoint: Endpoint, make: Make, failure: s
     assert len(endpoint.requests) == 2 and engine.retries == 1
 
 
+def test_reason_of_repeated_failures_is_logged_once(
+    endpoint: Endpoint, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint.script.extend([FAILURES["garbage"]] * 4)
+    assert answer(make()).finish == "stop"
+    said = [record.getMessage().partition("/v1")[2] for record in caplog.records if "/v1" in record.getMessage()]
+    assert said == [" failed 3 times, and is asked again: the response is not JSON: '<html>gateway</html>'"]
+
+
 def test_hanging_and_dripping_responses_time_out(endpoint: Endpoint, make: Make) -> None:
     endpoint.script.extend([ScriptedResponse(delay=30), ScriptedResponse(byte_delay=0.05)])
     engine = make(timeout=0.5)

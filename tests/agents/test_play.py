@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit, TransformReward
 
+import arboretum
+from arboretum.agents import EpisodeChat, make_dialogue
 from arboretum.agents.base import Agent, Reply, Seat, Stop
 from arboretum.agents.deadline import Expired, expires_after
 from arboretum.agents.episode import Episode
@@ -251,5 +255,39 @@ def test_arguments_that_cannot_be_used_are_refused(arguments: Any, options: Any,
 def test_jobs_may_be_tuples_with_seeds_of_numpy_and_environments_any_iterable() -> None:
     jobs: Any = [(None, np.int64(3)), (None, 4)]
     played = list(play(RandomAgent(), (Bandit() for _ in range(2)), jobs))
-    assert played == list(play(RandomAgent(), [Bandit()], [Job(None, 3), Job(None, 4)]))
+    again = list(play(RandomAgent(), [Bandit()], [Job(None, 3), Job(None, 4)]))
     assert [episode.error for episode in played] == [None, None]
+    assert {(episode.seed, episode.task, episode.total_reward) for episode in played} == {
+        (episode.seed, episode.task, episode.total_reward) for episode in again
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (
+            lambda: TimeLimit(gym.make("TextSokoban-v0"), 3),
+            "TimeLimit would have no effect; remove it",
+        ),
+        (lambda: gym.make("TextSokoban-v0", max_episode_steps=3), "and pass max_steps=3"),
+        (
+            lambda: TransformReward(gym.make("TextSokoban-v0"), abs),
+            "put what it does into the env",
+        ),
+    ],
+)
+def test_wrappers_that_would_have_no_effect_are_refused(wrap: Callable[[], Any], message: str) -> None:
+    for use in (
+        lambda env: list(play(RandomAgent(), [env], [Job(None, 1)])),
+        lambda env: EpisodeChat(env, make_dialogue("no_think")),
+        lambda env: arboretum.evaluate(env, "random", limit=1),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            use(wrap())
+
+
+def test_wrappers_that_only_check_are_taken() -> None:
+    checked = PassiveEnvChecker(OrderEnforcing(gym.make("TextSokoban-v0", split="test")))
+    plain = make_env("TextSokoban-v0", split="test")
+    returns = [next(play(RandomAgent(), [env], [Job(None, 1)])).total_reward for env in (checked, plain)]
+    assert returns[0] == returns[1]

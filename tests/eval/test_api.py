@@ -314,6 +314,28 @@ def test_mistake_raises_one_sentence(arguments: Any, options: Any, message: str)
         arboretum.evaluate(*arguments, **options)
 
 
+class Refused(RandomAgent):
+    """Agent whose model takes no prompt of the second half of the tasks."""
+
+    name = "refused"
+
+    def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+        replies = super().act(seats)
+        full = [f"a prompt of {seat.episode.seed} tokens fills the context of 9" for seat in seats]
+        return [
+            Reply((), quit=why) if int(seat.episode.task.partition("/")[2]) > 3 else reply
+            for seat, reply, why in zip(seats, replies, full, strict=True)
+        ]
+
+
+def test_prompts_that_were_not_taken_are_noted() -> None:
+    found = arboretum.evaluate("TextFrozenLake-v0", Refused(), limit=8)
+    refused = [one.details["ended"] for one in found.episodes.values() if "ended" in one.details]
+    assert len(refused) > 1
+    note = f"refused: {len(refused)} episodes ended because the model did not take a prompt, such as: {refused[0]}"
+    assert note in found.summary.notes
+
+
 def test_paths_may_be_texts_and_begin_with_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
