@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -76,6 +77,23 @@ def wrong_result(method: Callable[..., Any], expected: str, found: object) -> Ty
 def is_ours(kind: type) -> bool:
     """Return True if a class is one of this package."""
     return kind.__module__.partition(".")[0] == _PACKAGE
+
+
+def code_digest(kind: type) -> str | None:
+    """Return a digest of the files that define a user's class and its bases; None if none of them is a user's."""
+    digest = blake2b(digest_size=6)
+    paths = {path for one in kind.__mro__ if (path := _user_file(one)) is not None}
+    for path in sorted(paths):
+        digest.update(path.read_bytes())
+    return digest.hexdigest() if paths else None
+
+
+def _user_file(kind: type) -> Path | None:
+    path = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+    top = kind.__module__.partition(".")[0]
+    is_installed = {"site-packages", "dist-packages"} & set(path.parts) and top not in _PLUGINS
+    is_foreign = is_ours(kind) or is_installed or top in sys.stdlib_module_names - {"__main__"}
+    return None if is_foreign or not path.is_file() else path
 
 
 def _line_of(error: BaseException) -> str | None:

@@ -28,7 +28,7 @@ from .index_connection import read_planned_tasks
 from .options import option_name, parse_options
 from .planning import FULL_SCOPE, Plan, Scope, plan_suite
 from .progress import RunDisplay
-from .provenance import describe_session, remove_secrets
+from .provenance import CODE, describe_session, remove_secrets
 from .results import report
 from .run_index import INDEX_FILE
 from .store import Store
@@ -283,6 +283,7 @@ def _build_manifest(plan: Plan, agents: Mapping[str, AgentFactory]) -> dict[str,
         "python": platform.python_version(),
         "gymnasium": gymnasium.__version__,
         "numpy": numpy.__version__,
+        **{name: f"{CODE} {digest}" for name, digest in plan.code.items()},
     }
     uses_labels = [name for name, agent in agents.items() if agent.uses_success_labels]
     return {

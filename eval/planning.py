@@ -17,9 +17,10 @@ from ..envs.checks import at_least, positive, whole
 from ..envs.core import TextEnv
 from ..envs.data import missing_files
 from ..envs.errors import ConfigurationError
+from ..envs.open_episode import own_class
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
-from ..envs.user_code import describe_error
+from ..envs.user_code import code_digest, describe_error
 from .manifest import BY_TASK
 from .store import EpisodeKey
 from .suite import Entry, Replacement, Suite
@@ -106,6 +107,7 @@ class Plan:
         facts: Limits of an episode and origin of the tasks, by entry, for the head of a report.
         searches: Identity of the search for distinct tasks, by entry whose tasks are generated.
         waiting: Names of the entries whose environments wait for something outside the process, such as a server.
+        code: Digest of the code of users' own environments, by class.
     """
 
     suite: Suite
@@ -115,6 +117,7 @@ class Plan:
     facts: Mapping[str, Mapping[str, Any]]
     searches: Mapping[str, str]
     waiting: frozenset[str]
+    code: Mapping[str, str]
 
     @property
     def expected(self) -> dict[str, int]:
@@ -204,7 +207,9 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
     tables = tuple(table.rename_entries(names_of_entries) for table in suite.tables)
     planned_suite = dataclasses.replace(suite, entries=tuple(entries), tables=tables)
     waiting = frozenset(planned.name for _, _, env, planned, _ in envs if env.waits)
-    return Plan(planned_suite, tasks, digests, data, facts, searches, waiting)
+    classes = {own_class(type(env)) for _, _, env, _, _ in envs}
+    code = {f"{one.__module__}:{one.__qualname__}": digest for one in classes if (digest := code_digest(one))}
+    return Plan(planned_suite, tasks, digests, data, facts, searches, waiting, dict(sorted(code.items())))
 
 
 @contextmanager

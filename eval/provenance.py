@@ -55,6 +55,16 @@ def describe_settings(dialogue: Dialogue, sampling: Sampling, examples: int) -> 
     }
 
 
+CODE = "code"
+"""Word before the digest of a class's code, its version."""
+
+
+def edited_code(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the names of the users' classes whose code differed between the calls that played a run."""
+    versions = played_versions(manifest)
+    return [name for name, version in versions.items() if version.count(f"{CODE} ") > 1]
+
+
 def played_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the versions with which a run was played, by name; several are joined by "and".
 

@@ -15,7 +15,7 @@ from ..envs.files import write_atomic
 from .decisions import DecisionLine
 from .manifest import MANIFEST_FILE, SUMMARY_FILE, read_manifest
 from .paper_results import FilledTable, fill_tables
-from .provenance import count_words, played_versions
+from .provenance import count_words, edited_code, played_versions
 from .run_index import RunIndex, open_index
 from .statistics import Interval, Paired, tallied_pairs, tallied_rate
 from .statistics.repeats import Repeats, tallied_repeats
@@ -254,6 +254,11 @@ def _notes(
             f"ARBORETUM_DATA names no folder with {', '.join(missing)}, so entries that need them played other"
             " tasks; `arboretum data list` shows the commands that get the data"
         )
+    notes += [
+        f"the code of {name} was edited between the calls that played this run, so that its episodes are of"
+        " several versions; play it in another --out to have one"
+        for name in edited_code(manifest)
+    ]
     searching = manifest.get("uses_simulator", ())
     for agent in manifest.get("uses_success_labels", ()):
         if agent not in searching:

@@ -336,6 +336,28 @@ def test_prompts_that_were_not_taken_are_noted() -> None:
     assert note in found.summary.notes
 
 
+def test_edited_code_of_an_environment_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "edited_env.py"
+    monkeypatch.chdir(tmp_path)
+    outputs = []
+    for condition in ("self.tasks", "self.tasks", "not self.tasks"):
+        module.write_text(
+            "from arboretum.envs.bandit import Bandit\n"
+            "class Paid(Bandit):\n"
+            "    def _apply(self, action):\n"
+            f"        if {condition}: raise ValueError\n"
+            "        return super()._apply(action)\n",
+            encoding="utf-8",
+        )
+        options = ["--agent", "random", "--limit", "2", "--no-references", "--out", "run"]
+        command = [sys.executable, "-m", "arboretum", "eval", "edited_env:Paid", *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        outputs.append("the code of edited_env:Paid was edited" in " ".join(done.stdout.split()))
+    assert outputs == [False, False, True]
+    versions = json.loads((tmp_path / "run" / "run.json").read_text())["sessions"][2]["versions"]
+    assert re.fullmatch("code [0-9a-f]{12}", versions["edited_env:Paid"])
+
+
 def test_paths_may_be_texts_and_begin_with_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
