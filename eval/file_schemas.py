@@ -27,7 +27,8 @@ RUN_FILE: Mapping[str, str] = {
     "tasks": "By entry: digest of its tasks. A run is resumed only with the same.",
     "sessions": "Calls that played episodes: date and command, without credentials, and the versions, if they are"
     " not those of the first call.",
-    "versions": "Versions of Arboretum, Python, Gymnasium and NumPy in the first call, and digests of users' classes.",
+    "versions": "Versions of Arboretum, Python, Gymnasium and NumPy in the first call, and digests of the code of"
+    " users' environments.",
     "entries": "By entry: limits of steps (`by task` if they depend on it) and turns, origin of the tasks, and"
     " split. A run is resumed only with the same limits. `live` is true if opening a task twice gives different"
     " observations. If a replacement was played because files were missing: its note (`replaced`) and the files"
