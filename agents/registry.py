@@ -83,10 +83,13 @@ def make_agent(
         settings: Further arguments of the agent's class, such as `examples` or `trials`.
 
     Raises:
-        ConfigurationError: The name or a setting is unknown, a language agent has no engine, or the class of
-            another package cannot be made.
+        ConfigurationError: The name or a setting is unknown, a setting has no effect, a language agent has no
+            engine, or the class of another package cannot be made.
     """
     if name not in LANGUAGE_AGENTS:
+        for option, value in (("dialogue_name", dialogue_name), ("dialogue", dialogue), ("sampling", sampling)):
+            if value:
+                raise ConfigurationError(f"{option} has no effect on {name}, an agent without a model; remove it.")
         return make_model_free_agent(name, settings)
     if engine is None:
         raise needs_model(name)

@@ -83,7 +83,7 @@ def code_digest(kind: type) -> str | None:
     """Return a digest of the files that define a user's class and its bases; None if none of them is a user's."""
     digest = blake2b(digest_size=6)
     paths = {path for one in kind.__mro__ if (path := _user_file(one)) is not None}
-    for path in sorted(paths):
+    for path in sorted(paths, key=lambda path: path.name):  # whatever the folder is
         digest.update(path.read_bytes())
     return digest.hexdigest() if paths else None
 

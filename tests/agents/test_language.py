@@ -412,3 +412,11 @@ def test_search_o1_answers_at_its_search_limit() -> None:
     (episode,) = episodes(Scripted(answer), "search_o1", "TextSearchQA-v0", kwargs=kwargs, searches=3)
     actions = [turn.moves[0].action for turn in episode.turns]
     assert [action[:8] for action in actions] == ["<search>"] * 3 + ["<answer>"]
+
+
+@pytest.mark.parametrize(
+    "setting", [{"dialogue_name": "think"}, {"dialogue": {"max_turns": 3}}, {"sampling": {"n": 1}}]
+)
+def test_settings_of_a_model_are_refused_for_an_agent_without_one(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(setting))} has no effect on random"):
+        make_agent("random", **setting)
