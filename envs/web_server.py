@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -76,7 +77,11 @@ class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress is untyped
                 channel.sending_since = None
             elif channel.total_outbufs_len:
                 channel.sending_since = channel.sending_since or now
-                channel.will_close |= now - channel.sending_since > RESPONSE_SECONDS
+                if now - channel.sending_since > RESPONSE_SECONDS:
+                    channel.will_close = True
+                    # Waitress closes a connection when its client takes data, which this one may never do.
+                    with suppress(OSError):
+                        channel.socket.shutdown(socket.SHUT_RDWR)
             elif channel.received_since is not None:
                 channel.sending_since = None
                 channel.will_close |= now - channel.received_since > REQUEST_SECONDS

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import http.client
 import json
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -256,6 +259,17 @@ def test_connections_above_the_limit_displace_the_idle_ones(
         assert sum(map(is_closed, connections)) >= 30
 
 
+def is_connected(port: int) -> bool:
+    """Return True if this process has a connected socket of a port; False where the system does not tell."""
+    own = set()
+    for entry in glob.glob("/proc/self/fd/*"):
+        with contextlib.suppress(OSError):  # Closed meanwhile.
+            own.add(os.readlink(entry))
+    table = Path("/proc/net/tcp")
+    rows = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
+    return any(row[1].endswith(f":{port:04X}") and row[3] != "0A" and f"socket:[{row[9]}]" in own for row in rows)
+
+
 def test_client_that_takes_no_response_is_dropped(
     server: RetrievalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +288,7 @@ def test_client_that_takes_no_response_is_dropped(
         connection.sendall("\r\n".join((*head, "", "")).encode() + body)
         connection.recv(1, socket.MSG_PEEK)  # the response begins, and fills the buffers
         time.sleep(3)
+        assert not is_connected(server.port)
         received = b""
         with contextlib.suppress(ConnectionError):
             while part := connection.recv(1 << 20):
