@@ -90,10 +90,7 @@ def code_digest(kind: type) -> str | None:
 
 def _user_file(kind: type) -> Path | None:
     path = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
-    top = kind.__module__.partition(".")[0]
-    is_installed = {"site-packages", "dist-packages"} & set(path.parts) and top not in _PLUGINS
-    is_foreign = is_ours(kind) or is_installed or top in sys.stdlib_module_names - {"__main__"}
-    return None if is_foreign or not path.is_file() else path
+    return path if path.is_file() and _is_user_module(kind.__module__, path) else None
 
 
 def _line_of(error: BaseException) -> str | None:
@@ -126,7 +123,12 @@ def _is_user_code(module: dict[str, Any], code: CodeType) -> bool:
     names = [(module.get(key) or "").partition(".")[0] for key in ("__name__", "__package__")]
     if _PACKAGE in names or code.co_filename.startswith("<"):
         return False
-    if names[0] in _PLUGINS:
+    return _is_user_module(names[0], Path(code.co_filename))
+
+
+def _is_user_module(name: str, path: Path) -> bool:
+    top = name.partition(".")[0]
+    if top in _PLUGINS:
         return True
-    is_installed = {"site-packages", "dist-packages"} & set(Path(code.co_filename).parts)
-    return not is_installed and names[0] not in sys.stdlib_module_names
+    is_installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return top != _PACKAGE and not is_installed and top not in sys.stdlib_module_names
