@@ -50,6 +50,12 @@ def whole(name: str, value: object) -> None:
             raise ConfigurationError(f"{name} must be a whole number, not {value!r}.") from None
 
 
+def whole_at_least(name: str, value: Any, least: int) -> None:
+    """Raise unless the value is an integer, of Python or of NumPy, and value ≥ least; None passes."""
+    whole(name, value)
+    at_least(name, value, least)
+
+
 def positive(name: str, value: float) -> None:
     """Raise unless the value is a number and value > 0."""
     _number(name, value)
