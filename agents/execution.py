@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar, get_args
 
-from ..envs.checks import positive, whole_at_least
+from ..envs.checks import integer_at_least, positive
 from ..envs.core import Info, TextEnv
 from ..envs.errors import unknown_name
 from ..envs.plain import plain_info
@@ -43,7 +43,7 @@ def check_limits(
     Raises:
         ConfigurationError: A limit is no number above 0, or there is no such further data to record.
     """
-    whole_at_least("max_turns", max_turns, 1)
+    integer_at_least("max_turns", max_turns, 1)
     for name, seconds in (("time_limit", time_limit), ("step_time_limit", step_time_limit)):
         if seconds is not None:
             positive(name, seconds)

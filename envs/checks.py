@@ -39,7 +39,7 @@ def at_least(name: str, value: float | None, bound: float) -> None:
             raise ConfigurationError(f"{name} must be at least {bound:g}, but is {value}.")
 
 
-def whole(name: str, value: object) -> None:
+def integer(name: str, value: object) -> None:
     """Raise unless the value is an integer, of Python or of NumPy; None passes."""
     if value is not None:
         try:
@@ -50,9 +50,9 @@ def whole(name: str, value: object) -> None:
             raise ConfigurationError(f"{name} must be a whole number, not {value!r}.") from None
 
 
-def whole_at_least(name: str, value: Any, least: int) -> None:
+def integer_at_least(name: str, value: Any, least: int) -> None:
     """Raise unless the value is an integer, of Python or of NumPy, and value ≥ least; None passes."""
-    whole(name, value)
+    integer(name, value)
     at_least(name, value, least)
 
 

@@ -15,7 +15,7 @@ from ..agents.base import Agent
 from ..agents.engines.base import Engine
 from ..agents.episode import Episode
 from ..agents.registry import LANGUAGE_AGENTS
-from ..envs.checks import at_least, flag, user_path, whole_at_least
+from ..envs.checks import at_least, flag, integer_at_least, user_path
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
 from ..envs.registry import text_env
@@ -191,8 +191,8 @@ def evaluate(
     """
     scope = Scope(limit, seed, repeats, timeout, step_timeout)
     names: Sequence[str | Agent] = [agent] if isinstance(agent, str | Agent) else list(agent)
-    whole_at_least("workers", workers, 1)
-    whole_at_least("in_flight", in_flight, 1)
+    integer_at_least("workers", workers, 1)
+    integer_at_least("in_flight", in_flight, 1)
     at_least("label_seconds", label_seconds, 0)
     flag("references", references)
     model = str(model) if isinstance(model, Path) else model

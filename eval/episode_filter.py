@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..envs.checks import whole
+from ..envs.checks import integer
 from ..envs.errors import ConfigurationError, unknown_name
 
 SORT_KEYS = {
@@ -55,7 +55,7 @@ class EpisodeFilter:
             if isinstance(getattr(self, name), str):
                 raise ConfigurationError(f"{name} must be several names, such as ({getattr(self, name)!r},).")
         for name in ("min_steps", "max_steps"):
-            whole(name, getattr(self, name))
+            integer(name, getattr(self, name))
 
     def sql(self) -> tuple[str, list[Any]]:
         """Return a condition of SQL on `episodes`, and its values."""

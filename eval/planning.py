@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..agents.base import Agent
 from ..agents.play import TimeLimits
-from ..envs.checks import positive, whole_at_least
+from ..envs.checks import integer_at_least, positive
 from ..envs.core import TextEnv
 from ..envs.data import missing_files
 from ..envs.errors import ConfigurationError
@@ -65,7 +65,7 @@ class Scope:
             ("repeats", self.repeats, 1),
             ("limit", self.limit, 1),
         ):
-            whole_at_least(shown(name), number, least)
+            integer_at_least(shown(name), number, least)
         for name, seconds in (("timeout", self.timeout), ("step_timeout", self.step_timeout)):
             if seconds is not None:
                 positive(shown(name), seconds)

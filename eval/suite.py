@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..envs.checks import at_least, whole_at_least
+from ..envs.checks import at_least, integer_at_least
 from ..envs.core import TextEnv
 from ..envs.data import expand_data_folder, missing_files
 from ..envs.errors import ConfigurationError, DataError, cannot_be_read
@@ -326,7 +326,7 @@ def check_suite(suite: Suite) -> None:
         raise ConfigurationError(f"suite {suite.name!r} has no entries.")
     for entry in suite.entries:
         for key in _COUNTS:
-            whole_at_least(f"`{key}` of entry {entry.name!r}", getattr(entry, key), 1)
+            integer_at_least(f"`{key}` of entry {entry.name!r}", getattr(entry, key), 1)
     if (twice := _repeated_name(suite.entries)) is not None:
         raise ConfigurationError(
             f"two entries of suite {suite.name!r} have the name {twice!r}; names must differ."

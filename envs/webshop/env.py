@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from ..checks import flag, whole
+from ..checks import flag, integer
 from ..core import Outcome, RewardMode, TextEnv
 from ..errors import ConfigurationError, unknown_name
 from ..optimum import Optimum
@@ -171,7 +171,7 @@ class WebShop(TextEnv[Visit]):
         for name, value in (("num_prev_obs", num_prev_obs), ("num_prev_actions", num_prev_actions)):
             if type(value) is not int or value < 0:
                 raise ConfigurationError(f"{name} must be 0 or a positive integer, not {value!r}.")
-        whole("limit_goals", limit_goals)
+        integer("limit_goals", limit_goals)
         if filter_goals is not None and not callable(filter_goals):
             raise ConfigurationError(f"filter_goals must be a function, not {filter_goals!r}.")
         if type(load_seed) is not int:

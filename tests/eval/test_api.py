@@ -354,7 +354,7 @@ def test_edited_code_of_an_environment_is_noted(tmp_path: Path, monkeypatch: pyt
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         outputs.append("the code of edited_env:Paid was edited" in " ".join(done.stdout.split()))
     assert outputs == [False, False, True]
-    versions = json.loads((tmp_path / "run" / "run.json").read_text())["sessions"][2]["versions"]
+    versions = json.loads((tmp_path / "run" / "run.json").read_text())["sessions"][-1]["versions"]
     assert re.fullmatch("code [0-9a-f]{12}", versions["edited_env:Paid"])
 
 
