@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from .lucene_bm25 import BM25Index, analyze
 
 INDEX_FOLDER = "bm25"
 PEAKS_FILE = "peaks.npy"
+
+_Score = TypeVar("_Score", np.float32, np.float64)
 
 K1, B = 0.9, 0.4
 """Anserini's default parameters."""
@@ -133,28 +135,26 @@ class TopSearch:
         self._scratch = _Scratch(len(index))
         self._rows: dict[int, NDArray[np.float32]] = {}
 
-    def top(self, terms: Sequence[str], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def top(self, terms: Sequence[str], k: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         """Return the numbers and scores of the k best documents; equal to `BM25Index.top`."""
         query = self._query_terms(terms)
         if not query or k < 1:
-            return np.empty(0, np.int64), np.empty(0, np.float32)
-        rest = np.zeros(len(query) + 1)
+            return np.empty(0, np.intp), np.empty(0, np.float32)
+        rest = [0.0] * (len(query) + 1)
         for i in range(len(query) - 1, -1, -1):
             rest[i] = rest[i + 1] + query[i].bound
         found, scores, used = self._gather(query, rest, k)
         for i in range(used, len(query)):
             if len(found) > k:
-                least = float(np.partition(scores, len(scores) - k)[len(scores) - k])
-                possible = scores + rest[i] >= least
-                found, scores = found[possible], scores[possible]
+                possible = np.flatnonzero(scores + rest[i] >= _kth_highest(scores, k))
+                found, scores = found.take(possible), scores.take(possible)
             self._add_scores(query[i], found, scores)
         values = scores.astype(np.float32)
         if len(found) > k:
-            least = np.partition(values, len(values) - k)[len(values) - k]
-            best = values >= least
-            found, values = found[best], values[best]
-        order = np.lexsort((self._index.id_ranks[found], -values))[:k]
-        return found[order].astype(np.int64), values[order]
+            best = np.flatnonzero(values >= _kth_highest(values, k))
+            found, values = found.take(best), values.take(best)
+        order = np.lexsort((self._index.id_ranks.take(found), -values))[:k]
+        return found.take(order), values.take(order)
 
     def _query_terms(self, terms: Sequence[str]) -> list[_Term]:
         """Return the query's indexed terms, rarest first."""
@@ -171,54 +171,54 @@ class TopSearch:
         return query
 
     def _gather(
-        self, query: Sequence[_Term], rest: NDArray[np.float64], k: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
+        self, query: Sequence[_Term], rest: Sequence[float], k: int
+    ) -> tuple[NDArray[np.intp], NDArray[np.float64], int]:
         """Collect every document that could be among the k best.
 
         Args:
             query: Terms, rarest first.
-            rest: Sum of the bounds of the terms from each position on; shape (terms + 1,).
+            rest: Sum of the bounds of the terms from each position on; one more than terms.
             k: Number of documents to find.
 
         Returns:
             Document numbers, their scores over the first terms, and the number of those terms.
         """
         scores = self._scratch.scores
-        found = np.empty(0, np.int32)
+        found = np.empty(0, np.intp)
         used = 0
         try:
             for term in query:
-                documents = self._documents[term.start : term.end]
-                score = term.weight - term.weight / self._divisors[term.start : term.end]
+                documents = self._documents[term.start : term.end].astype(np.intp)
+                added = term.weight - term.weight / self._divisors[term.start : term.end]
                 if used:
-                    before = scores[documents]
-                    found = np.concatenate((found, documents[before == 0.0]))
-                    scores[documents] = before + score
+                    before = scores.take(documents)
+                    found = np.concatenate((found, documents.take(np.flatnonzero(before == 0.0))))
+                    scores[documents] = before + added
                 else:
                     found = documents
-                    scores[documents] = score
+                    scores[documents] = added
                 used += 1
-                # Skip the partition while no score over the first terms can exceed the bound of the rest.
+                # Skip the comparison while no score over the first terms can exceed the bound of the rest.
                 if len(found) >= k and used < len(query) and rest[used] < rest[0] - rest[used]:
-                    partial = scores[found]
-                    partial.partition(len(partial) - k)
-                    if rest[used] < partial[len(partial) - k]:
-                        break
-            return found, scores[found], used
+                    partial = scores.take(found)
+                    if rest[used] < _kth_highest(partial, k):
+                        return found, partial, used
+            return found, scores.take(found), used
         finally:
             scores[found] = 0.0
 
-    def _add_scores(self, term: _Term, found: NDArray[np.int32], scores: NDArray[np.float64]) -> None:
+    def _add_scores(self, term: _Term, found: NDArray[np.intp], scores: NDArray[np.float64]) -> None:
         """Add a term's scores in place to the documents that contain it."""
         row = self._dense_row(term)
         if row is not None:
-            scores += term.weight - term.weight / row[found]
+            scores += term.weight - term.weight / row.take(found)
             return
         documents = self._documents[term.start : term.end]
-        places = np.searchsorted(documents, found)
+        wanted = found.astype(documents.dtype)  # With another type, `searchsorted` would convert all postings.
+        places = np.searchsorted(documents, wanted)
         places[places == len(documents)] = 0
-        contains = documents[places] == found
-        divisors = self._divisors[term.start : term.end][places[contains]]
+        contains = np.flatnonzero(documents.take(places) == wanted)
+        divisors = self._divisors[term.start : term.end].take(places.take(contains))
         scores[contains] += term.weight - term.weight / divisors
 
     def _dense_row(self, term: _Term) -> NDArray[np.float32] | None:
@@ -250,3 +250,9 @@ class _Term(NamedTuple):
     end: int
     weight: np.float32
     bound: float
+
+
+def _kth_highest(values: NDArray[_Score], k: int) -> _Score:
+    place = len(values) - k
+    highest: _Score = np.partition(values, place)[place]
+    return highest
