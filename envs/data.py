@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .checks import user_path
+from .checks import expand_home, user_path
 from .errors import DataError
 
 MAX_MEMBER = 256 * 2**20
@@ -44,7 +44,7 @@ def data_folder(env: str, data: str | Path | None = None) -> Path | None:
     root = os.environ.get("ARBORETUM_DATA")
     if not root:
         return None
-    folder = Path(root).expanduser()
+    folder = expand_home(root)
     if not folder.is_dir():
         raise DataError(folder, "is not a folder; set ARBORETUM_DATA to an existing folder, or unset it.")
     return folder / env if (folder / env).is_dir() else None
@@ -76,7 +76,7 @@ def missing_files(patterns: Sequence[str]) -> list[str]:
     root = os.environ.get("ARBORETUM_DATA")
     if not root or not patterns:
         return list(patterns)
-    folder = Path(root).expanduser()
+    folder = expand_home(root)
     if not folder.is_dir():
         raise DataError(folder, "is not a folder; set ARBORETUM_DATA to an existing folder, or unset it.")
     return [pattern for pattern in patterns if next(folder.glob(pattern.lstrip("/")), None) is None]
@@ -86,7 +86,7 @@ def expand_data_folder(value: object) -> object:
     """Return a value in which a leading `$ARBORETUM_DATA/` is replaced by the data folder, if it is a text."""
     root = os.environ.get("ARBORETUM_DATA")
     if isinstance(value, str) and value.startswith(_VARIABLE) and root:
-        return str(Path(root).expanduser() / value.removeprefix(_VARIABLE))
+        return str(expand_home(root) / value.removeprefix(_VARIABLE))
     return value
 
 
@@ -94,7 +94,7 @@ def cache_folder() -> Path:
     """Return the cache folder, creating it if needed."""
     base = os.environ.get("ARBORETUM_CACHE")
     if base:
-        folder = Path(base).expanduser()
+        folder = expand_home(base)
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arboretum"
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .checks import expand_home
 from .errors import DataError
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class ReplyCache:
     """
 
     def __init__(self, path: str | Path, upgrade: Upgrade | None = None) -> None:
-        self.path = Path(path).expanduser()
+        self.path = expand_home(path)
         self._upgrade = upgrade
         self._lock = threading.Lock()
         self._connection: tuple[int, sqlite3.Connection] | None = None

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from ..checks import expand_home
 from ..checksums import write_checksums
 from ..errors import ConfigurationError, unknown_name
 from ..files import PART, move_file, move_folder, replace_folder, write_atomic
@@ -87,7 +88,7 @@ def build_index(
     parts = RETRIEVERS[retriever]
     if faiss not in dense.FAISS_TYPES:
         raise unknown_name("FAISS index type", faiss, dense.FAISS_TYPES)
-    corpus, out = Path(corpus).expanduser().resolve(), Path(out).expanduser().resolve()
+    corpus, out = expand_home(corpus).resolve(), expand_home(out).resolve()
     if out.exists() and not overwrite:
         raise ConfigurationError(f"{out} exists; set another folder, or overwrite it.")
     if not corpus.is_file():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from ..checks import check_port
+from ..checks import check_port, expand_home
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class VerifyIndex:
         from .progress import progress_bar
 
         with progress_bar(delay=1.0) as progress:
-            manifest = Manifest.read(self.index.expanduser(), fresh=True, progress=progress)
+            manifest = Manifest.read(expand_home(self.index), fresh=True, progress=progress)
         return f"{self.index}: all files of {manifest.documents:,} documents ({manifest.retriever}) are intact"
 
 

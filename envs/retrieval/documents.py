@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import expand_home
 from ..errors import DataError
 from ..files import BINARY, read_at
 from .interface import Document
@@ -79,7 +80,7 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
     Raises:
         DataError: A line is not JSON, has no `id` or `contents`, or repeats an id; names the line.
     """
-    path = Path(path).expanduser()
+    path = expand_home(path)
     ids = _IdChecker(path)
     for number, line in read_lines(path):
         row = parse_row(line, path, number)

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from ..checks import expand_home
 from ..errors import ConfigurationError, DataError
 from .bm25 import BM25
 from .dense import Dense
@@ -46,7 +47,7 @@ def open_retriever(
     text = str(source)
     if text.startswith(("http://", "https://")):
         return HTTPRetriever(text, **options)
-    path = Path(source).expanduser()
+    path = expand_home(source)
     if path.is_file():
         _reject_options(options, path)
         return _in_memory(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns)
@@ -54,7 +55,7 @@ def open_retriever(
         raise DataError(path, "is no index folder, corpus file or http:// address.")
     manifest = Manifest.read(path)
     if corpus is not None:
-        _check_corpus(manifest, path, Path(corpus).expanduser())
+        _check_corpus(manifest, path, expand_home(corpus))
     if encoder is not None:
         _check_encoder(manifest, path, encoder)
     return _open_index(path, manifest, device, options)

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..addresses import basic_authorization, check_has_query, identifying_url, parse_address, public_url
+from ..checks import expand_home
 from ..errors import ConfigurationError
 from ..http_client import BlockingClient, NoResponse, Response, ResponseTooLarge
 from ..retry_after import requested_wait
@@ -87,7 +88,7 @@ class HTTPRetriever(Retriever):
         self.timeout = timeout
         self.retries = retries
         self.backoff = backoff
-        self._cache = HitCache(Path(cache).expanduser()) if cache is not None else None
+        self._cache = HitCache(expand_home(cache)) if cache is not None else None
         self._served: tuple[int, str] | None = None
         self._lock = threading.Lock()
 

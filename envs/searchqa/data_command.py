@@ -10,6 +10,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+from ..checks import expand_home
 from ..errors import ConfigurationError
 from ..retrieval.progress import progress_bar
 from .downloads import data_get, data_list, data_verify, folder_states
@@ -42,7 +43,7 @@ def run_data_command(
         with progress_bar() as progress:
             folder = data_get(name, root, progress=progress)
         console.print(f"{name} is in {folder}", markup=False, soft_wrap=True)
-        if folder.parent != Path(os.environ.get("ARBORETUM_DATA") or "").expanduser():
+        if folder.parent != expand_home(os.environ.get("ARBORETUM_DATA") or ""):
             export = f"export ARBORETUM_DATA={shlex.quote(str(folder.parent.resolve()))}"
             console.print(f"Environments find it after: {export}", markup=False, soft_wrap=True)
         return 0
@@ -54,7 +55,7 @@ def run_data_command(
 
 def _print_list(root: Path | None, console: Console) -> None:
     named = root or os.environ.get("ARBORETUM_DATA")
-    folder = f"{Path(named).expanduser()}" if named else "none; name one with --root, or set ARBORETUM_DATA to it"
+    folder = f"{expand_home(named)}" if named else "none; name one with --root, or set ARBORETUM_DATA to it"
     console.print(f"Data folder: {folder}", markup=False, soft_wrap=bool(named))  # A path is not broken.
     console.print("\nRead by environments in place of tasks that they generate:", markup=False)
     for one, state in folder_states(root):

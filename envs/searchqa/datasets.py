@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..checks import expand_home
 from ..errors import ConfigurationError, DataError, unknown_name
 from ..extras import optional_module
 from ..retrieval.documents import parse_row, read_lines
@@ -52,7 +53,7 @@ def read_questions(path: str | Path) -> list[Question]:
     Raises:
         DataError: The file is missing or malformed (the error names the line or row), or an id occurs twice.
     """
-    path = Path(path).expanduser()
+    path = expand_home(path)
     if path.name.endswith(".parquet"):
         rows: Iterable[tuple[int, Any]] = _parquet_rows(path)
     elif path.name.endswith(".json"):

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..addresses import public_url
+from ..checks import expand_home
 from ..data_sources import DATA_SOURCES, DataSource
 from ..errors import ConfigurationError, DataError, unknown_name
 from ..files import move_file, write_atomic
@@ -236,7 +237,7 @@ def _data_root(root: str | Path | None) -> Path:
         raise ConfigurationError(
             "no data folder is named; name one with --root (in Python root=), or set ARBORETUM_DATA to it."
         )
-    return Path(chosen).expanduser()
+    return expand_home(chosen)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
