@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from types import CodeType
@@ -86,6 +86,12 @@ def code_digest(kind: type) -> str | None:
     for path in sorted(paths, key=lambda path: path.name):  # whatever the folder is
         digest.update(path.read_bytes())
     return digest.hexdigest() if paths else None
+
+
+def code_digests(classes: Iterable[type]) -> dict[str, str]:
+    """Return the digests of those of some classes that are a user's by their names, such as "my_envs:Maze"."""
+    named = {f"{kind.__module__}:{kind.__qualname__}": code_digest(kind) for kind in classes}
+    return {name: digest for name, digest in sorted(named.items()) if digest is not None}
 
 
 def _user_file(kind: type) -> Path | None:

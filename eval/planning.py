@@ -20,7 +20,7 @@ from ..envs.errors import ConfigurationError
 from ..envs.open_episode import own_class
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
-from ..envs.user_code import code_digest, describe_error
+from ..envs.user_code import code_digests, describe_error
 from .manifest import BY_TASK
 from .store import EpisodeKey
 from .suite import Entry, Replacement, Suite
@@ -206,9 +206,8 @@ def plan_suite(suite: Suite, limit: int | None = None, known: KnownTasks = _none
     tables = tuple(table.rename_entries(names_of_entries) for table in suite.tables)
     planned_suite = dataclasses.replace(suite, entries=tuple(entries), tables=tables)
     waiting = frozenset(planned.name for _, _, env, planned, _ in envs if env.waits)
-    classes = {own_class(type(env)) for _, _, env, _, _ in envs}
-    code = {f"{one.__module__}:{one.__qualname__}": digest for one in classes if (digest := code_digest(one))}
-    return Plan(planned_suite, tasks, digests, data, facts, searches, waiting, dict(sorted(code.items())))
+    code = code_digests({own_class(type(env)) for _, _, env, _, _ in envs})
+    return Plan(planned_suite, tasks, digests, data, facts, searches, waiting, code)
 
 
 @contextmanager

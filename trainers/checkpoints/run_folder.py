@@ -17,7 +17,7 @@ from ...eval.manifest import check_holds_no_study, check_replaces_nothing
 from ..config.resolve import resolve_validation, started_with_another
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
-from ..config.task_data import DATA, check_data, describe_run_data
+from ..config.task_data import CODE, DATA, check_data, describe_run_code, describe_run_data
 from .store import METRICS_FILE as METRICS_FILE
 from .store import Checkpoints
 
@@ -114,7 +114,8 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         data = describe_run_data(config)
     elif data := stored.get(DATA, {}):  # Runs of older versions have none.
         check_data(folder, data, describe_run_data(config))
-    settings |= {DATA: data} if data else {}
+    code = describe_run_code(config, stored.get(CODE, {}) if resume and stored is not None else {})
+    settings |= {name: value for name, value in ((DATA, data), (CODE, code)) if value}
     if stored == settings:
         return
     try:
@@ -138,7 +139,7 @@ def undo_if_refused(config: TrainingConfig | SFTConfig) -> Iterator[None]:
         yield
     except ConfigurationError:
         with suppress(OSError, DataError):  # The reason of the refusal is reported in any case.
-            is_ours = _without_data(read_run_settings(folder)) == to_plain(config)
+            is_ours = _configuration(read_run_settings(folder)) == to_plain(config)
             if is_main() and is_ours and before is not None:
                 write_atomic(settings, before)
             elif is_main() and is_ours and Checkpoints(folder / CHECKPOINTS_FOLDER).last is None:
@@ -178,9 +179,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def _without_data(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+def _configuration(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the part of stored settings that is the configuration of the run."""
-    return {name: value for name, value in (settings or {}).items() if name != DATA}
+    return {name: value for name, value in (settings or {}).items() if name not in (DATA, CODE)}
 
 
 def _as_json(settings: Mapping[str, Any]) -> str:
@@ -229,7 +230,7 @@ def read_config(folder: Path, kind: type[ConfigT]) -> ConfigT:
     if ("recipe" in settings) != (kind is TrainingConfig):
         raise ConfigurationError(f"{folder}: holds a run of another kind, not of `arboretum {command}`.")
     try:
-        return from_plain(kind, {**_without_data(settings), "out": str(folder)})
+        return from_plain(kind, {**_configuration(settings), "out": str(folder)})
     except ConfigurationError as error:
         raise DataError(
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."

@@ -1,4 +1,7 @@
-"""Origin of a run's tasks, stored in its folder so that no run is resumed on other data."""
+"""Origin of a run's tasks and digest of its environments' code, stored in its folder.
+
+No run is resumed on other data. On edited code it is, as after a mended error; the run says so.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import Any
 
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError
+from ...envs.open_episode import own_class
+from ...envs.user_code import code_digests
 from ...eval.planning import describe_tasks
 from ...eval.suite import Entry
 from .resolve import make_entry
@@ -15,6 +20,9 @@ from .run import SFTConfig, TrainingConfig
 
 DATA = "data"
 """Key of `run.json` and of `study.json`."""
+
+CODE = "code"
+"""Key of `run.json`: digests of users' environments, by name in the order of their use."""
 
 Data = dict[str, dict[str, str]]
 """Origin of tasks in words, with a digest, by use ("train", "validation", …) and environment."""
@@ -43,6 +51,34 @@ def describe_run_data(config: TrainingConfig | SFTConfig) -> Data:
     if isinstance(config, TrainingConfig) and config.validation.every:
         entries["validation"] = {env.label: make_entry(env, config.validation.split) for env in envs}
     return describe_data(entries)
+
+
+def describe_run_code(config: TrainingConfig | SFTConfig, before: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Return the digests of the code of users' environments that a run was trained on, by name.
+
+    Args:
+        config: Configuration of the run.
+        before: Digests stored in its folder.
+    """
+    envs = config.envs if isinstance(config, TrainingConfig) else (config.env,)
+    now = code_digests({own_class(type(make_entry(env, env.split).make())) for env in envs})
+    return {
+        name: [*known, digest] if (known := before.get(name, []))[-1:] != [digest] else known
+        for name, digest in now.items()
+    }
+
+
+def describe_edits(settings: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each environment whose code was edited while a run was trained.
+
+    Args:
+        settings: Content of `run.json`.
+    """
+    edited = [name for name, digests in settings.get(CODE, {}).items() if len(digests) > 1]
+    return [
+        f"The code of {name} was edited while the run was trained: its updates are of different environments."
+        for name in edited
+    ]
 
 
 def check_data(folder: Path, before: Any, now: Data) -> None:

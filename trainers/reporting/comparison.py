@@ -23,7 +23,7 @@ from ...eval.report import make_templates
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.resolve import resolve_validation
-from ..config.task_data import DATA
+from ..config.task_data import CODE, DATA
 from ..monitor import current_lineage
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_overlays
 from .report import format_settings, read_history, run_kind
@@ -42,6 +42,7 @@ _COMPARABLE = (
     "validation.tasks",
     "validation.temperature",
     f"{DATA}.validation.",
+    f"{CODE}.",
     *(
         f"recipe.sampler.{name}"
         for name in ("reply_tokens", "max_turns", "max_actions", "max_actions_per_turn", "think")
@@ -158,8 +159,8 @@ def _differences(settings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         path: row
         for path, row in values.items()
         if len(set(row)) > 1
-        # Runs of older versions have no data in their settings.
-        and not (MISSING in row and path.startswith(f"{DATA}."))
+        # Runs of older versions have neither in their settings.
+        and not (MISSING in row and path.startswith((f"{DATA}.", f"{CODE}.")))
         and not (set(row) == {MISSING, "{}"} and any(other.startswith(f"{path}.") for other in paths))
     }
 

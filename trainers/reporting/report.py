@@ -22,6 +22,7 @@ from ...eval.run_index import EPISODES_FILE
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, SETTINGS_FILE
 from ..checkpoints.store import Checkpoints
 from ..config.serialize import flatten, to_plain
+from ..config.task_data import describe_edits
 from ..monitor import ROLLED_BACK, Monitor, current_lineage
 from .charts import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_charts
 from .result import Validation, read_validation
@@ -112,6 +113,7 @@ def describe_training(folder: Path) -> dict[str, Any]:
         "charts": draw_charts(history, marks) if history else [],
         "frame": {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
         "alarms": [description for _, description in marks],
+        "edits": describe_edits(settings),
         "skipped": int(max((record.get("steps_skipped_total", 0) for record in history), default=0)),
         "failed": {
             kind: int(sum(record.get(name, 0) for record in history)) for name, kind in FAILED_METRICS.items()

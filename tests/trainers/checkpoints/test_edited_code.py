@@ -1,0 +1,89 @@
+"""A run that goes on after an edit of its environment's code says so, and so do comparisons."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arboretum.cli import main
+from arboretum.trainers.algorithms.recipes import RECIPES
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
+from arboretum.trainers.config.run import TrainingConfig
+from arboretum.trainers.config.settings import EnvConfig, ValidationConfig
+
+for module in ("torch", "accelerate"):
+    pytest.importorskip(module, reason="needs torch and accelerate: pip install 'arboretum-rl[lm]'")
+
+SENTENCE = (
+    "The code of paid_env:Paid was edited while the run was trained: its updates are of different environments."
+)
+OPTIONS = [
+    *("--env", "paid_env:Paid", "--model", "sapling", "--out", "run", "--validation.every", "0"),
+    *("--set", "sampler.prompts=2", "--set", "sampler.rollouts=2", "--set", "sampler.reply_tokens=8"),
+    *("--set", "optimization.episodes_per_step=null", "--set", "optimization.updates=1", "--device", "cpu"),
+]
+
+
+def write_environment(folder: Path, bonus: float) -> None:
+    (folder / "paid_env.py").write_text(
+        "from arboretum.envs.bandit import Bandit\n"
+        "class Paid(Bandit):\n"
+        "    def _apply(self, action):\n"
+        "        outcome = super()._apply(action)\n"
+        f"        return outcome._replace(reward=outcome.reward + {bonus})\n",
+        encoding="utf-8",
+    )
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """Run a command of `arboretum` in a folder, and return what it printed with single spaces."""
+    command = [sys.executable, "-m", "arboretum", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+def digests(folder: Path) -> list[str]:
+    found: list[str] = json.loads((folder / "run.json").read_text())["code"]["paid_env:Paid"]
+    return found
+
+
+def test_resumed_run_notes_edited_code(tmp_path: Path) -> None:
+    write_environment(tmp_path, 0.0)
+    run(tmp_path, "train", "grpo", *OPTIONS)
+    more = ("train", "--resume", "run", "--set")
+    assert SENTENCE not in run(tmp_path, *more, "optimization.updates=2")
+    (first,) = digests(tmp_path / "run")
+    write_environment(tmp_path, 0.25)
+    assert SENTENCE in run(tmp_path, *more, "optimization.updates=3")
+    assert digests(tmp_path / "run")[0] == first and len(digests(tmp_path / "run")) == 2
+    assert SENTENCE in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_comparison_of_runs_names_edited_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, bonus in (("first", 0.0), ("same", 0.0), ("edited", 0.25)):
+        write_environment(tmp_path, bonus)
+        config = TrainingConfig(
+            RECIPES["grpo"], EnvConfig("paid_env:Paid"), "sapling", tmp_path / name, validation=ValidationConfig(0)
+        )
+        claim_run_folder(config, resume=False)
+        assert read_config(tmp_path / name, TrainingConfig) == config
+
+    def compare(*names: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", *(str(tmp_path / name) for name in names)])
+        assert ended.value.code == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "All settings are the same." in compare("first", "same")
+    shown = compare("first", "edited")
+    assert "The validations differ in code.paid_env:Paid, so their rates are not comparable." in shown
+    for name in ("first", "edited"):
+        assert digests(tmp_path / name)[0] in shown
