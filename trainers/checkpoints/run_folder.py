@@ -17,7 +17,7 @@ from ...eval.manifest import check_holds_no_study, check_replaces_nothing
 from ..config.resolve import resolve_validation, started_with_another
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
-from ..config.task_data import CODE, DATA, check_data, describe_run_code, describe_run_data
+from ..config.task_data import CODE, DATA, check_data, describe_code, describe_run_data, trained_envs
 from .store import METRICS_FILE as METRICS_FILE
 from .store import Checkpoints
 
@@ -114,7 +114,7 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         data = describe_run_data(config)
     elif data := stored.get(DATA, {}):  # Runs of older versions have none.
         check_data(folder, data, describe_run_data(config))
-    code = describe_run_code(config, stored.get(CODE, {}) if resume and stored is not None else {})
+    code = describe_code(trained_envs(config), (stored or {}).get(CODE, {}) if resume else {})
     settings |= {name: value for name, value in ((DATA, data), (CODE, code)) if value}
     if stored == settings:
         return

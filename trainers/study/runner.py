@@ -23,7 +23,7 @@ from ..commands.outcome import FAILED, INTERRUPTED, OK
 from ..commands.preflight import require_torch
 from ..config.resolve import make_entry
 from ..config.serialize import to_plain
-from ..config.task_data import DATA, Data, check_data, describe_data
+from ..config.task_data import CODE, DATA, Data, check_data, describe_code, describe_data, edited_code
 from ..state import Activity
 from .curves import read_curves
 from .definition import Study, env_folder
@@ -135,6 +135,10 @@ def claim_folder(study: Study, out: Path, *, is_done: bool = False) -> None:
         if not is_done:
             check_data(out, stored[DATA], _describe_data(study))
         definition[DATA] = stored[DATA]
+    code = stored.get(CODE, {})
+    if not is_done:
+        code = describe_code([env.config for env in study.envs.values()], code)
+    definition |= {CODE: code} if code else {}
     write_atomic(path, json.dumps(definition, indent=2) + "\n")
 
 
@@ -207,7 +211,8 @@ def missing_work(study: Study, out: Path, envs: Sequence[str]) -> list[list[Work
 def _write_results(study: Study, out: Path, console: Console) -> None:
     """Write the tables, their data and the report, and print the tables."""
     rows, curves = make_rows(study, out), read_curves(study, out)
-    tables = make_tables(study, rows)
+    edited = edited_code(json.loads((out / STUDY_FILE).read_text(encoding="utf-8")))
+    tables = make_tables(study, rows, edited)
     for env in study.envs:
         if (out / env_folder(env)).is_dir():
             write_suite(study, env, out)

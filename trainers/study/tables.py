@@ -13,9 +13,15 @@ from .results import Row, count_comparisons
 from .table import Cells, StudyTable, format_difference, format_gain, format_policy, format_rate, policy_cells
 
 
-def make_tables(study: Study, rows: Sequence[Row]) -> list[StudyTable]:
-    """Return the tables of a study that have results."""
-    tables = [_success_table(study, rows)] if rows else []
+def make_tables(study: Study, rows: Sequence[Row], edited: Sequence[str] = ()) -> list[StudyTable]:
+    """Return the tables of a study that have results.
+
+    Args:
+        study: Study.
+        rows: Its rows; see `make_rows`.
+        edited: Names of environments whose code was edited between its runs.
+    """
+    tables = [_success_table(study, rows, edited)] if rows else []
     if any(row.pair_gains for row in rows):
         tables.append(_pair_table(study, rows))
     if any(row.passes for row in rows):
@@ -31,7 +37,7 @@ def make_tables(study: Study, rows: Sequence[Row]) -> list[StudyTable]:
     return tables
 
 
-def _success_table(study: Study, rows: Sequence[Row]) -> StudyTable:
+def _success_table(study: Study, rows: Sequence[Row], edited: Sequence[str]) -> StudyTable:
     meanings = {
         "sampled": "gain: over the warm start, in points",
         "tuned": "tuned: over the warm start at its best temperature on validation tasks",
@@ -44,6 +50,7 @@ def _success_table(study: Study, rows: Sequence[Row]) -> StudyTable:
         notes.append(_star_note(rows, "gains"))
     if study.baseline and (differing := differing_settings(study)):
         notes.append(f"beside credit and sampler, the recipes differ in {', '.join(differing)}")
+    notes += [f"the code of {name} was edited between the runs, so they are not comparable" for name in edited]
     return StudyTable(
         f"{study.name}: success on {study.tasks} held-out tasks per environment",
         notes + _single_run_note(rows),

@@ -584,6 +584,33 @@ def test_repeated_study_runs_missing_trials_only(small: Study, tmp_path: Path) -
 
 
 @pytest.mark.heavy
+def test_study_on_edited_code_says_so_in_its_table(
+    small: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # for its workers
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lake = replace(LAKE, id="edited_lake:Lake")
+    study = replace(small, envs={"Lake": StudyEnv(lake)}, seeds=1, controls=Controls(()), validation_every=0)
+    sentence = "the code of edited_lake:Lake was edited between the runs, so they are not comparable"
+
+    def run_with(max_steps: int) -> tuple[str, str]:
+        (tmp_path / "edited_lake.py").write_text(
+            "from arboretum.envs.frozenlake import FrozenLake\n"
+            "class Lake(FrozenLake):\n"
+            "    def __init__(self, split=None, **settings):\n"
+            f"        super().__init__(split, max_steps={max_steps}, **settings)\n"
+        )
+        status, output = run(study, tmp_path / "study")
+        assert status == 0
+        return " ".join(output.split()), (tmp_path / "study" / "report.html").read_text()
+
+    assert not any(sentence in text for text in run_with(5))
+    (tmp_path / "study" / "lake" / "grpo-0" / RESULT).unlink()
+    assert all(sentence in text for text in run_with(6))
+    assert all(sentence in text for text in run_with(6))  # Nothing is left to run, and it stays true.
+
+
+@pytest.mark.heavy
 def test_study_of_some_environments_makes_no_folders_of_the_others(small: Study, tmp_path: Path) -> None:
     study = replace(small, envs={**small.envs, "Wet lake": StudyEnv(EnvConfig("TextFrozenLake-v0"))}, seeds=1)
     assert run_study(study, tmp_path, envs=["Lake"], console=Console(file=StringIO())) == 0
