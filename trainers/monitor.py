@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
-from ..envs.checks import at_least, fraction, one_of, positive
+from ..envs.checks import at_least, fraction, integer_at_least, one_of, positive
 
 Sign = Literal["variance", "entropy", "entropy-jump", "gradient", "silence", "penalty", "echo-trap"]
 
@@ -98,10 +98,10 @@ class Monitor:
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
-        at_least("--monitor.window", self.window, 2)
+        integer_at_least("--monitor.window", self.window, 2)
         at_least("--monitor.gradient", self.gradient, 1)
-        at_least("--monitor.rollbacks", self.rollbacks, 0)
-        at_least("--monitor.uninformative", self.uninformative, 0)
+        integer_at_least("--monitor.rollbacks", self.rollbacks, 0)
+        integer_at_least("--monitor.uninformative", self.uninformative, 0)
         positive("--monitor.lr-factor", self.lr_factor)
         positive("--monitor.penalty", self.penalty)
         one_of("--monitor.action", self.action, ("warn", "stop", "rollback"))

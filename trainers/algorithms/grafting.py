@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ...envs.checks import at_least, one_of, positive
+from ...envs.checks import at_least, integer_at_least, one_of, positive
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,5 @@ class Grafting:
         one_of("grafting.mode", self.mode, ("rewrite", "branch"))
         positive("grafting.thought_tokens", self.thought_tokens)
         at_least("grafting.temperature", self.temperature, 0.0)
-        at_least("grafting.history", self.history, 0)
-        at_least("grafting.max_age", self.max_age, 1)
+        integer_at_least("grafting.history", self.history, 0)
+        integer_at_least("grafting.max_age", self.max_age, 1)

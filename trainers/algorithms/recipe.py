@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...envs.checks import at_least, one_of, positive
+from ...envs.checks import at_least, integer_at_least, one_of, positive
 from ...envs.errors import ConfigurationError
 from .credit.base import Credit
 from .grafting import Grafting
@@ -37,7 +37,7 @@ class Critic:
     def __post_init__(self) -> None:
         positive("critic.lr", self.lr)
         positive("critic.coef", self.coef)
-        at_least("critic.warmup", self.warmup, 0)
+        integer_at_least("critic.warmup", self.warmup, 0)
         if self.clip is not None:
             positive("critic.clip", self.clip)
 
@@ -82,9 +82,9 @@ class Optimization:
             ("passes", 1),
             ("episodes_per_step", 1),
             ("warmup", 0),
-            ("weight_decay", 0),
         ):
-            at_least(f"optimization.{name}", getattr(self, name), bound)
+            integer_at_least(f"optimization.{name}", getattr(self, name), bound)
+        at_least("optimization.weight_decay", self.weight_decay, 0)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigurationError(f"optimization.betas must lie in [0, 1), but are {self.betas}.")
         if self.max_tokens is not None and self.schedule != "constant":
@@ -101,6 +101,18 @@ class Optimization:
             tokens: Tokens generated.
         """
         return updates >= self.updates or (self.max_tokens is not None and tokens >= self.max_tokens)
+
+
+_KINDS: Mapping[str, type] = {
+    "credit": Credit,
+    "objective": Objective,
+    "sampler": Sampler,
+    "selector": Selector,
+    "rewards": Rewards,
+    "overlong": Overlong,
+    "grafting": Grafting,
+    "optimization": Optimization,
+}
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,11 @@ class Recipe:
     optimization: Optimization = field(default_factory=Optimization)
 
     def __post_init__(self) -> None:
+        for part, kind in _KINDS.items():
+            if not isinstance(value := getattr(self, part), kind):
+                raise ConfigurationError(
+                    f"{self.name}: {part} must be an instance of {kind.__name__}, not {value!r:.80}."
+                )
         n, size = self.sampler.rollouts, self.sampler.size_setting
         credit = f"{self.name}: credit {self.credit.name!r}"
         if self.credit.needs_groups and n < 2:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
-from ...envs.checks import at_least, fraction, one_of, positive
+from ...envs.checks import fraction, integer_at_least, one_of, positive
 from ...envs.errors import ConfigurationError
 from .additions import ADDED
 from .schedules import Linear
@@ -69,7 +69,7 @@ class Sampler(ABC):
 
     def __post_init__(self) -> None:
         for name in ("prompts", "rollouts", "reply_tokens", "max_turns", "max_actions_per_turn", "max_actions"):
-            at_least(f"sampler.{name}", getattr(self, name), 1)
+            integer_at_least(f"sampler.{name}", getattr(self, name), 1)
         schedule = self.temperature if isinstance(self.temperature, Linear) else Linear(*(self.temperature,) * 2)
         if not min(schedule.start, schedule.end) > 0:
             raise ConfigurationError(
@@ -127,7 +127,7 @@ class Trees(Sampler):
 
     def __post_init__(self) -> None:
         for name in ("trees", "expansions", "rounds", "leaves"):
-            at_least(f"sampler.{name}", getattr(self, name), 1)
+            integer_at_least(f"sampler.{name}", getattr(self, name), 1)
         one_of("sampler.choice", self.choice, get_args(NodeChoice))
         grown = self.rounds * self.expansions + 1
         if self.leaves is not None and self.leaves > grown:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...envs.checks import at_least, fraction, one_of
+from ...envs.checks import at_least, fraction, integer_at_least, one_of
 from ...envs.errors import ConfigurationError
 from ...envs.user_code import wrong_result
 from ..data.rollouts import Rollouts
@@ -264,7 +264,7 @@ class Dynamic(Selector):
 
     def __post_init__(self) -> None:
         one_of("selector.metric", self.metric, ("return", "success"))
-        at_least("selector.max_batches", self.max_batches, 0)
+        integer_at_least("selector.max_batches", self.max_batches, 0)
         one_of("selector.on_exhausted", self.on_exhausted, ("raise", "partial", "skip"))
 
     def select(self, rollouts: Rollouts) -> Selection:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...agents.forks import take_snapshot
-from ...envs.checks import at_least
+from ...envs.checks import integer_at_least
 from ...envs.core import TextEnv
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.extras import missing_extra
@@ -136,9 +136,9 @@ class TrainingConfig:
 
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
-        at_least("--seed", self.seed, 0)
-        at_least("--checkpoint-every", self.checkpoint_every, 1)
-        at_least("--checkpoint-keep", self.checkpoint_keep, 1)
+        integer_at_least("--seed", self.seed, 0)
+        integer_at_least("--checkpoint-every", self.checkpoint_every, 1)
+        integer_at_least("--checkpoint-keep", self.checkpoint_keep, 1)
         check_environments(self.envs)
         for settings in (self.hardware, self.stepping, self.validation, self.monitor):
             settings.check()
@@ -233,7 +233,7 @@ class SFTConfig:
 
     def check_values(self) -> None:
         """Raise `ConfigurationError` for a value out of range; part of `check` that needs no environment."""
-        at_least("--seed", self.seed, 0)
-        at_least("--checkpoint-every", self.checkpoint_every, 1)
+        integer_at_least("--seed", self.seed, 0)
+        integer_at_least("--checkpoint-every", self.checkpoint_every, 1)
         for settings in (self.env, self.hardware, self.expert, self.sft):
             settings.check()

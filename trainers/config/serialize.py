@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from ..algorithms.additions import ADDED
 from ..algorithms.overrides import convert
 from ..algorithms.registry import is_part, part_name
@@ -27,6 +29,8 @@ def to_plain(value: Any) -> Any:
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return to_plain(value.item())
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 

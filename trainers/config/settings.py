@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...envs.addresses import parse_address, public_url
-from ...envs.checks import at_least, fraction, one_of, positive
+from ...envs.checks import at_least, fraction, integer_at_least, one_of, positive
 from ...envs.errors import ConfigurationError
 from ...eval.options import option_name
 from ..algorithms.additions import ADDED
@@ -46,7 +46,7 @@ class EnvConfig:
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
-        at_least("--tasks", self.tasks, 1)
+        integer_at_least("--tasks", self.tasks, 1)
         if not 0 < self.weight < math.inf:
             raise ConfigurationError(
                 f"the weight of {self.label} must be a number above 0, but is {self.weight:g}; leave the "
@@ -86,7 +86,7 @@ class LoraConfig:
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
-        at_least("--lora.rank", self.rank, 1)
+        integer_at_least("--lora.rank", self.rank, 1)
         positive("--lora.alpha", self.alpha)
 
 
@@ -139,8 +139,8 @@ class HardwareConfig:
         fraction("vllm_memory", self.vllm_memory)
         one_of("--device", self.device, (None, "cuda", "cpu"))
         one_of("--precision", self.precision, ("float32", "bfloat16"))
-        at_least("--microbatch-tokens", self.microbatch_tokens, 1)
-        at_least("--in-flight", self.in_flight, 1)
+        integer_at_least("--microbatch-tokens", self.microbatch_tokens, 1)
+        integer_at_least("--in-flight", self.in_flight, 1)
         if self.lora is not None:
             self.lora.check()
 
@@ -179,7 +179,7 @@ class SteppingConfig:
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
-        at_least("--ray-workers", self.ray_workers, 1)
+        integer_at_least("--ray-workers", self.ray_workers, 1)
         if self.ray_workers is not None and self.ray is None:
             raise ConfigurationError("--ray-workers has no effect without --ray; add it, or remove --ray-workers.")
         if self.step_timeout is not None:
@@ -209,9 +209,9 @@ class ValidationConfig:
 
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
-        at_least("--validation.every", self.every, 0)
-        at_least("--validation.tasks", self.tasks, 1)
-        at_least("--validation.repeats", self.repeats, 1)
+        integer_at_least("--validation.every", self.every, 0)
+        integer_at_least("--validation.tasks", self.tasks, 1)
+        integer_at_least("--validation.repeats", self.repeats, 1)
         at_least("--validation.temperature", self.temperature, 0)
 
 
@@ -247,7 +247,7 @@ class ExpertConfig:
         """Raise `ConfigurationError` for a value out of range."""
         fraction("--expert.noise", self.noise)
         fraction("--expert.refused", self.refused)
-        at_least("--expert.actions-per-turn", self.actions_per_turn, 1)
+        integer_at_least("--expert.actions-per-turn", self.actions_per_turn, 1)
         one_of("--expert.thoughts", self.thoughts, ("plan", "none"))
         one_of("--expert.keep", self.keep, ("solved", "all"))
 
@@ -275,7 +275,7 @@ class SFTSettings:
     def check(self) -> None:
         """Raise `ConfigurationError` for a value out of range."""
         for name in ("episodes", "epochs", "batch"):
-            at_least(option_name(name), getattr(self, name), 1)
+            integer_at_least(option_name(name), getattr(self, name), 1)
         for name in ("warmup", "weight_decay"):
             at_least(option_name(name), getattr(self, name), 0)
         positive("--lr", self.lr)

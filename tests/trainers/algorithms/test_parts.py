@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arboretum.envs.errors import ConfigurationError
@@ -175,6 +176,31 @@ def test_impossible_part_is_rejected(settings: dict[str, Any], message: str) -> 
     with pytest.raises(ConfigurationError) as caught:
         RECIPES["grpo"].with_settings(settings)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: replace(r, credit="gae"), "grpo: credit must be an instance of Credit, not 'gae'."),
+        (lambda r: replace(r, credit=type(r.credit)), "grpo: credit must be an instance of Credit, not <class '"),
+        (lambda r: replace(r, selector=None), "grpo: selector must be an instance of Selector, not None."),
+        (lambda r: replace(r.sampler, prompts=1.5), "sampler.prompts must be a whole number, not 1.5."),
+        (lambda r: replace(r.sampler, rollouts=True), "sampler.rollouts must be a whole number, not True."),
+        (lambda r: replace(r.optimization, passes=1.5), "optimization.passes must be a whole number, not 1.5."),
+        (lambda r: replace(r.optimization, passes=0), "optimization.passes must be at least 1, but is 0."),
+    ],
+)
+def test_impossible_part_made_in_python_is_rejected(change: Callable[[Recipe], object], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        change(RECIPES["grpo"])
+    assert str(caught.value).startswith(message)
+
+
+def test_numbers_of_numpy_are_stored_as_plain_numbers() -> None:
+    grpo = RECIPES["grpo"]
+    sampler = replace(grpo.sampler, prompts=np.int64(3), temperature=np.float32(0.5))
+    recipe = replace(grpo, sampler=sampler, optimization=replace(grpo.optimization, episodes_per_step=None))
+    assert reload(recipe) == recipe
 
 
 @pytest.mark.parametrize(

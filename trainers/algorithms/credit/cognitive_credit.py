@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ....agents.forks import Keep
-from ....envs.checks import at_least, fraction, one_of, positive
+from ....envs.checks import at_least, fraction, integer_at_least, one_of, positive
 from ....envs.errors import ConfigurationError
 from ...data.cognitive_graph import DivergencePair
 from ...data.rollouts import Rollouts
@@ -104,11 +104,11 @@ class Cognitive(Credit):
         one_of("credit.identity", self.identity, ("state", "observation", "none"))
         one_of("credit.history", self.history, ("order", "set"))
         positive("credit.kl_threshold", self.kl_threshold)
-        at_least("credit.kl_samples", self.kl_samples, 1)
+        integer_at_least("credit.kl_samples", self.kl_samples, 1)
         one_of("credit.kl_estimator", self.kl_estimator, ("k1", "k3"))
         one_of("credit.kl_symmetrize", self.kl_symmetrize, ("max", "mean", "forward"))
         one_of("credit.kl_contexts", self.kl_contexts, ("all", "undecided", "one"))
-        at_least("credit.max_compared", self.max_compared, 1)
+        integer_at_least("credit.max_compared", self.max_compared, 1)
         fraction("credit.gamma", self.gamma)
         one_of("credit.baseline", self.baseline, ("group", "depth_matched"))
         one_of("credit.past", self.past, ("own", "merged"))

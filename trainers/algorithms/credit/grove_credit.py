@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ....agents.forks import Keep
-from ....envs.checks import at_least, fraction, one_of, positive
+from ....envs.checks import at_least, fraction, integer_at_least, one_of, positive
 from ...data.rollouts import Rollouts
 from ...data.segments import BoolArray, FloatArray, IntArray, group_statistics
 from .base import Advantages, Credit
@@ -200,7 +200,7 @@ class Grove(Credit):
         positive("credit.gamma", self.gamma)
         one_of("credit.key", self.key, ("state", "step_state"))
         one_of("credit.before", self.before, ("remaining", "unchanged"))
-        at_least("credit.redraws", self.redraws, 0)
+        integer_at_least("credit.redraws", self.redraws, 0)
         one_of("credit.scale", self.scale, ("group", "none"))
         at_least("credit.eps", self.eps, 0.0)
         one_of("credit.branch_weighting", self.branch_weighting, ("flow", "once"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ....envs.checks import at_least, fraction, one_of
+from ....envs.checks import at_least, fraction, integer_at_least, one_of
 from ....envs.errors import ConfigurationError
 from .term import PairTerm, Term
 
@@ -67,7 +67,7 @@ class Kl:
                     "objective.kl.target adapts the coefficient; set both objective.kl.target and the initial "
                     "objective.kl.coef above 0."
                 )
-            at_least("objective.kl.horizon", self.horizon, 1)
+            integer_at_least("objective.kl.horizon", self.horizon, 1)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Objective:
                 f"objective.ratio_cap must be at least 1 + clip_high = {1 + self.clip_high:g}, but is "
                 f"{self.ratio_cap}."
             )
-        at_least("objective.norm_length", self.norm_length, 1)
+        integer_at_least("objective.norm_length", self.norm_length, 1)
         if self.reference_decay is not None:
             fraction("objective.reference_decay", self.reference_decay)
 
@@ -192,7 +192,7 @@ class Overlong:
 
     def __post_init__(self) -> None:
         at_least("overlong.coef", self.coef, 0.0)
-        at_least("overlong.cache", self.cache, 1)
+        integer_at_least("overlong.cache", self.cache, 1)
         if self.max_tokens is not None and self.max_tokens < self.cache:
             raise ConfigurationError(
                 f"overlong.cache ({self.cache}) must not exceed overlong.max_tokens ({self.max_tokens})."
