@@ -193,9 +193,10 @@ def evaluate(
             worker_context: Any = ray_workers(ray, prepared.plan)
         else:
             worker_context = local_workers(workers) if workers > 1 else nullcontext()
-        interrupted = _run(prepared, store, worker_context, in_flight, scope.limits, console)
+        progress = _run(prepared, store, worker_context, in_flight, scope.limits, console)
     finally:
         store.close()
+    interrupted = progress is None
     remarks: list[str] = []
     if label_seconds and not interrupted:
         try:
@@ -207,9 +208,11 @@ def evaluate(
     print_remarks(summary, console)
     print_decisions(summary.decisions, remarks or summary.unlabelled, console)
     if not summary.complete:
+        is_stopped = progress is not None and progress.stopped is not None
+        run_again = "When what stopped the run is mended, run" if is_stopped else "Run"
         console.print(
             f"[yellow]{summary.expected - summary.episodes} of {summary.expected} episodes are missing.[/]"
-            " Run the same command again to play them."
+            f" {run_again} the same command again to play them."
         )
     console.print(f"Report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
     if interrupted:
@@ -250,8 +253,8 @@ def _run(
     in_flight: int,
     limits: TimeLimits,
     console: Console,
-) -> bool:
-    """Play the missing episodes and show the progress; return True if Ctrl-C interrupted it."""
+) -> runner.Progress | None:
+    """Play the missing episodes and show the progress; return None if Ctrl-C interrupted it."""
     # A human plays in the same terminal.
     is_human = any(agent.name == HumanAgent.name for agent in prepared.agents)
     display = RunDisplay(prepared.plan.suite.name, console, quiet=is_human)
@@ -268,10 +271,10 @@ def _run(
             )
     except KeyboardInterrupt:
         console.print("[yellow]Interrupted;[/] every finished episode is stored.")
-        return True
+        return None
     if progress.stopped is not None:
         console.print(f"[yellow]Stopped:[/] {escape(progress.stopped)}")
-    return False
+    return progress
 
 
 def _build_manifest(plan: Plan, agents: Mapping[str, AgentFactory]) -> dict[str, Any]:

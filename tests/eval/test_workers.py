@@ -231,6 +231,9 @@ def test_failed_agent_in_a_worker_stops_the_run_with_the_reason(folder: Path) ->
     status, shown = run(write_suite(folder, bad="none"), folder / "run", agent="dangerous:Broken")
     assert status == 1
     assert "Stopped: the agent broken failed: MemoryError: no memory left" in shown
+    assert "When what stopped the run is mended, run the same command again to play them." in " ".join(
+        shown.split()
+    )
     assert records(folder / "run") == []
 
 
