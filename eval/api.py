@@ -116,15 +116,19 @@ class Evaluation:
 
     def __str__(self) -> str:
         """Return one line per entry and agent."""
-        lines = [
-            f"{line.entry}, {line.agent}: {100 * line.success.value:.1f} % solved"
-            f" ({100 * line.success.low:.1f}–{100 * line.success.high:.1f}), {line.episodes} of {line.expected}"
-            f" episodes, mean return {line.mean_return.value:.3f}"
-            for line in self.summary.lines
-            if line.group is None
-        ]
+        lines = [_describe(line) for line in self.summary.lines if line.group is None]
         lines += [f"{count} broke off: {reason}" for reason, count in self.summary.errors.items()]
         return "\n".join(lines if self.stopped is None else [*lines, f"Stopped: {self.stopped}"])
+
+
+def _describe(line: Line) -> str:
+    played = f"{line.episodes} of {line.expected} episodes"
+    if not line.episodes:
+        return f"{line.entry}, {line.agent}: {played}"
+    success = (
+        f"{100 * line.success.value:.1f} % solved ({100 * line.success.low:.1f}–{100 * line.success.high:.1f})"
+    )
+    return f"{line.entry}, {line.agent}: {success}, {played}, mean return {line.mean_return.value:.3f}"
 
 
 def evaluate(

@@ -162,8 +162,10 @@ class Moments:
 
         It is Wilson's at the sample size at which a binomial rate has the half-width of Student's interval, as for
         rates of surveys (Dean and Pagano, Journal of Survey Statistics and Methodology 3:484, 2015). Where that
-        width is 0, and for one number, the sample size is the count.
+        width is 0, and for one number, the sample size is the count. Without numbers it is (NaN, 0, 1).
         """
+        if not self.count:
+            return Interval(math.nan, 0.0, 1.0)
         value, size = self.mean(), float(self.count)
         if self.count > 1 and (error := self._error()) > 0.0:
             half = two_sided_quantile(confidence, self.count - 1) * error

@@ -17,7 +17,7 @@ import numpy
 import pytest
 
 import arboretum
-from arboretum.agents.base import Agent, Reply, Seat
+from arboretum.agents.base import Agent, Reply, Seat, Stop
 from arboretum.agents.reference import RandomAgent
 from arboretum.cli import main
 from arboretum.envs.errors import ConfigurationError
@@ -281,6 +281,26 @@ def test_failed_agent_is_stated_in_the_result() -> None:
     assert re.fullmatch(f"the agent weak failed: ValueError: tired {place}", result.stopped or "")
     assert not result.complete
     assert "Stopped: the agent weak failed" in str(result)
+
+
+def test_agent_without_an_episode_leaves_the_scores_of_the_others_readable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Down(Agent):
+        name = "down"
+
+        def act(self, seats: Sequence[Seat]) -> list[Reply | None]:
+            raise Stop("the engine is down")
+
+    result = arboretum.evaluate("qa", ["random", Down()], limit=1, out=tmp_path / "run")
+    assert result.stopped == "the engine is down" and not result.complete
+    assert "1 hop, down: 0 of 1 episodes\n" in str(result) and "nan" not in str(result)
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path / "run")])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "down: success – %, score –" in shown and "random: success 0.0 0.0 to 79.3 %, score 0.0" in shown
+    lines = json.loads((tmp_path / "run" / "summary.json").read_text())["lines"]
+    assert [line["episodes"] for line in lines if line["agent"] == "down"] == [0] * 4
 
 
 @pytest.mark.parametrize(
