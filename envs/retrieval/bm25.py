@@ -94,6 +94,10 @@ class BM25(Retriever):
 
 _FREQUENT = 64
 """Terms in at least 1 / 64 of the documents get a dense row over all documents on their first lookup."""
+_ROUNDING = 2.0**-21
+"""More than the rounding errors of a score and of a peak in float32, as a fraction of the term's weight."""
+_TIE = 1 - 2.0**-22
+"""Factor within which two sums may be equal in float32, where ids decide between them."""
 _ROWS_SIZE = 128 * 2**20
 """Maximum size of all dense rows in bytes; a corpus too large for a single row has none."""
 
@@ -146,7 +150,7 @@ class TopSearch:
         found, scores, used = self._gather(query, rest, k)
         for i in range(used, len(query)):
             if len(found) > k:
-                possible = np.flatnonzero(scores + rest[i] >= _kth_highest(scores, k))
+                possible = np.flatnonzero(scores + rest[i] >= _TIE * _kth_highest(scores, k))
                 found, scores = found.take(possible), scores.take(possible)
             self._add_scores(query[i], found, scores)
         values = scores.astype(np.float32)
@@ -164,8 +168,7 @@ class TopSearch:
             number = self._index.term_number(term)
             if number >= 0:
                 weight = np.float32(count) * self._index.idf[number]
-                # The factor keeps the bound an upper bound despite rounding.
-                bound = float(weight) * float(self._peaks[number]) * (1 + 1e-6)
+                bound = float(weight) * (float(self._peaks[number]) + _ROUNDING)
                 query.append(_Term(int(starts[number]), int(starts[number + 1]), weight, bound))
         query.sort(key=lambda t: t.end - t.start)
         return query
@@ -201,7 +204,7 @@ class TopSearch:
                 # Skip the comparison while no score over the first terms can exceed the bound of the rest.
                 if len(found) >= k and used < len(query) and rest[used] < rest[0] - rest[used]:
                     partial = scores.take(found)
-                    if rest[used] < _kth_highest(partial, k):
+                    if rest[used] < _TIE * _kth_highest(partial, k):
                         return found, partial, used
             return found, scores.take(found), used
         finally:

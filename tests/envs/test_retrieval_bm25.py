@@ -27,6 +27,26 @@ def test_top_k_search_equals_exhaustive_scoring(contents, query, k):
     assert [(hit.document.id, hit.score) for hit in found] == expected
 
 
+@pytest.mark.parametrize("length", range(300, 3000, 122))
+def test_equal_scores_in_long_documents_are_ranked_by_id(length):
+    """Terms of long documents have scores near the rounding errors of their weights, and so do their bounds."""
+
+    def text(*words: str) -> str:
+        return " ".join((*words, *(f"{words[0]}{i}" for i in range(length - len(words)))))
+
+    documents = [
+        Document("z", text("alphaone", "alphatwo")),
+        Document("a", text("betaone")),
+        Document("m", text("gammaone")),
+        *(Document(f"s{i}", "common dog") for i in range(200)),
+    ]
+    index, retriever = BM25Index.build(documents), BM25.of(documents)
+    for query in ("alphaone alphatwo gammaone betaone betaone", "gammaone betaone", "betaone alphaone"):
+        for k in (1, 2):
+            found = retriever.search([query], k)[0]
+            assert [(hit.document.id, hit.score) for hit in found] == index.search(query, k)
+
+
 def test_score_matches_hand_computed_value():
     retriever = BM25.of([Document("0", "oak oak elm"), Document("1", "elm ash"), Document("2", "fir")])
     (hit,) = retriever.search(["oaks"], 5)[0]
