@@ -23,7 +23,7 @@ from .contracts import check_opened, check_step
 from .deadline import Expired, expires_after
 from .episode import SPENT, Episode, Limits, Move, Turn
 from .forks import CannotFork, Keep, Origin, open_fork, take_fork, take_snapshot
-from .replacement import discard, renew
+from .replacement import discard, discard_failed, renew
 
 MAX_TRACE = 20_000
 """Maximum length of a stored traceback, in characters, counted from its end."""
@@ -146,6 +146,7 @@ def open_task(seat: Seat, task: str | None, seed: int, origin: Origin | None) ->
         discard(seat.env)
         _break_off(episode, expired(seat), error)
     except USER_ERRORS as error:
+        discard_failed(seat.env)
         opening = "opening the task" if origin is None else "opening the fork"
         _break_off(episode, describe_failure(opening, error), error)
 
@@ -236,6 +237,7 @@ def perform(seat: Seat, turn: Turn, keep: Collection[Keep]) -> None:
         discard(seat.env)
         _break_off(episode, expired(seat), error)
     except USER_ERRORS as error:
+        discard_failed(seat.env)
         _break_off(episode, describe_failure("the environment", error), error)
     turn.env_seconds = round(time.perf_counter() - start, 6)
 
@@ -395,6 +397,7 @@ def _keep_fork(agent: Agent, seat: Seat, keep: Collection[Keep]) -> None:
         discard(seat.env)
         _break_off(seat.episode, expired(seat), error)
     except USER_ERRORS as error:
+        discard_failed(seat.env)
         _break_off(seat.episode, describe_failure("the environment", error), error)
 
 

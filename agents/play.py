@@ -83,8 +83,8 @@ def play(
             interrupted where the platform can (see `expires_after`), and one of an environment that waits is
             abandoned with its thread; an agent is not interrupted, and its late reply is dropped.
         step_time_limit: Wall time of one step, or one reset, of the environment in seconds, with the same
-            consequences; None for no limit. An interrupted or abandoned environment is not used again: the next
-            episode gets a new one, made from the same arguments.
+            consequences; None for no limit. An environment that raised, was interrupted or was abandoned is not
+            used again: the next episode gets a new one, made from the same arguments.
         keep: Further data to record of every turn, none of which is stored in files. "states": the environment's
             `state_key()` before and after it, and its effects; "forks": the state before it, for `Origin`;
             "choices": the admissible actions before it; "limits": the turns and actions that the limits allow

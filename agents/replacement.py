@@ -1,4 +1,4 @@
-"""Replacement of environments that a time limit interrupted, whose state is unknown from then on."""
+"""Replacement of environments that raised or that a time limit interrupted; their state is unknown."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def discard(env: TextEnv[Any]) -> None:
     """Have `renew` replace an environment, in this and in every later call of `play` that is given it."""
     _discarded[:] = [one for one in _discarded if one() is not None]
     _discarded.append(ref(env))
+
+
+def discard_failed(env: TextEnv[Any]) -> None:
+    """Have `renew` replace an environment that raised, if there is a record of how it was made."""
+    if isinstance(env, RebuiltCopies) or env.spec is not None:
+        discard(env)
 
 
 def is_discarded(env: TextEnv[Any]) -> bool:

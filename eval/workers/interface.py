@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ...agents.episode import Episode
 from ...agents.play import Job, TimeLimits, play
+from ...agents.replacement import is_discarded
 from ...envs.core import TextEnv
 from ..agents import AgentFactory
 from ..planning import PlannedEpisode
@@ -65,8 +66,6 @@ def play_episode(planned: PlannedEpisode, limits: TimeLimits) -> FinishedEpisode
         time_limit=limits.episode,
         step_time_limit=limits.step,
     )
-    if episode.error is not None:
-        _envs.clear()  # An environment that failed or was interrupted may be broken.
     encoded = encode_episode(planned.key, episode)
     episode.turns = []  # The encoding contains them, so they need not be transferred twice.
     episode.exchanges = []
@@ -79,7 +78,7 @@ _envs: dict[str, TextEnv[Any]] = {}
 def cached_env(entry: Entry) -> TextEnv[Any]:
     """Return the environment of an entry, which the first call in this process opens."""
     identity = repr(entry)
-    if identity not in _envs:
+    if identity not in _envs or is_discarded(_envs[identity]):
         _envs[identity] = entry.make()
     return _envs[identity]
 

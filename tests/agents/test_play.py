@@ -22,6 +22,7 @@ from arboretum.agents.episode import Episode
 from arboretum.agents.play import Job, play
 from arboretum.agents.reference import ExpertAgent, RandomAgent
 from arboretum.envs.bandit import Bandit
+from arboretum.envs.core import Outcome
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.registry import make_env
 
@@ -291,3 +292,24 @@ def test_wrappers_that_only_check_are_taken() -> None:
     plain = make_env("TextSokoban-v0", split="test")
     returns = [next(play(RandomAgent(), [env], [Job(None, 1)])).total_reward for env in (checked, plain)]
     assert returns[0] == returns[1]
+
+
+class Mortal(Bandit):
+    """Bandit whose simulator dies in one of its tasks, and with it every later episode of the object."""
+
+    is_dead = False
+
+    def _apply(self, action: str) -> Outcome:
+        if self.is_dead or self.task == self.tasks[0]:
+            self.is_dead = True
+            raise OSError("the simulator died")
+        return super()._apply(action)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_environment_that_raised_is_not_used_again(count: int) -> None:
+    envs = [Mortal() for _ in range(count)]
+    jobs = [Job(task, 1) for task in Mortal().tasks[:3]]
+    for _ in range(2):  # The caller's environments are the same ones in the second call.
+        errors = {episode.task: episode.error for episode in play(RandomAgent(), envs, jobs)}
+        assert [errors[job.task] is None for job in jobs] == [False, True, True]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...agents.base import Stop
 from ...agents.deadline import Expired, expires_after
 from ...agents.episode import Episode
-from ...agents.replacement import discard, is_discarded, rebuild
+from ...agents.replacement import discard, discard_failed, is_discarded, rebuild
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
 from ...envs.snapshots import Snapshot
@@ -105,7 +105,7 @@ def redraw_all(
 
 
 class Redrawer:
-    """Environment in which outcomes are drawn anew; it is replaced after a step that exceeded its time limit.
+    """Environment in which outcomes are drawn anew; it is replaced after a step that raised or took too long.
 
     Args:
         env: Environment, whose current episode is lost.
@@ -142,6 +142,7 @@ class Redrawer:
                     discard(self._env)
             except USER_ERRORS as error:
                 errors.append(describe_error(error))
+                discard_failed(self._env)
             else:
                 outcomes += [] if outcome is None else [outcome]
         return Draws(tuple(outcomes), tuple(errors))
