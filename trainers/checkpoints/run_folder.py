@@ -17,7 +17,7 @@ from ...eval.manifest import check_holds_no_study, check_replaces_nothing
 from ..config.resolve import resolve_validation, started_with_another
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
-from ..config.task_data import CODE, DATA, check_data, describe_code, describe_run_data, trained_envs
+from ..config.task_data import CODE, DATA, check_data, describe_code, describe_run_data
 from .store import METRICS_FILE as METRICS_FILE
 from .store import Checkpoints
 
@@ -114,7 +114,7 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         data = describe_run_data(config)
     elif data := stored.get(DATA, {}):  # Runs of older versions have none.
         check_data(folder, data, describe_run_data(config))
-    code = describe_code(trained_envs(config), (stored or {}).get(CODE, {}) if resume else {})
+    code = _code_of_updates(config, (stored or {}).get(CODE, {}) if resume else {})
     settings |= {name: value for name, value in ((DATA, data), (CODE, code)) if value}
     if stored == settings:
         return
@@ -123,6 +123,17 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         write_atomic(folder / SETTINGS_FILE, _as_json(settings))
     except OSError as error:
         raise folder_failure(error, folder) from None
+
+
+def _code_of_updates(config: TrainingConfig | SFTConfig, before: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the digests of the environments' code in all updates of a run, those so far and those to come."""
+    checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
+    if checkpoints.last is None:  # The run starts anew.
+        return describe_code(config, {})
+    made = checkpoints.index.last or 0
+    if isinstance(config, TrainingConfig) and made >= config.recipe.optimization.updates:
+        return before
+    return describe_code(config, before)
 
 
 @contextmanager

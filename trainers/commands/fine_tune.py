@@ -22,7 +22,7 @@ from ..checkpoints.store import CheckpointError, Checkpoints
 from ..config.run import SFTConfig
 from ..reporting.progress import SFT_VIEW, Progress
 from ..state import Activity
-from .outcome import FAILED, OK, report_failure, report_interrupt
+from .outcome import FAILED, OK, print_edits, report_failure, report_interrupt
 from .preflight import check_run_device, require_torch
 
 if TYPE_CHECKING:
@@ -59,19 +59,20 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
             activity.begin("importing PyTorch")
             require_torch()
             check_run_device(config)
+            finished = config.out / MODEL_FOLDER
+            if resume and finished.exists():
+                if is_main():
+                    text = f"Model: {finished} (finished before)"
+                    console.print(text, soft_wrap=True, highlight=False, markup=False)
+                return OK
             with undo_if_refused(config):
                 claim_run_folder(config, resume=resume)
-                finished = config.out / MODEL_FOLDER
-                if resume and finished.exists():
-                    if is_main():
-                        text = f"Model: {finished} (finished before)"
-                        console.print(text, soft_wrap=True, highlight=False, markup=False)
-                    return OK
                 from ..learning.threads import limit_threads
                 from ..sft import SFTTrainer
 
                 trainer = SFTTrainer(config, resume, activity=activity, interruption=interruption)
             limit_threads(trainer.optimizer.policy)
+            print_edits(config.out, console)
             progress.total = trainer.steps
             failure = _follow(trainer, progress, console)
     except KeyboardInterrupt:

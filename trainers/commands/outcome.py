@@ -1,14 +1,24 @@
-"""Exit statuses of training commands, and what they print when a run ends before its time."""
+"""Exit statuses of training commands, and what they print of a run, such as where it ended before its time."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from ..checkpoints.run_folder import SETTINGS_FILE, is_main
+from ..checkpoints.run_folder import SETTINGS_FILE, is_main, read_run_settings
 from ..checkpoints.store import Checkpoints
+from ..config.task_data import describe_edits
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
+
+
+def print_edits(folder: Path, console: Console) -> None:
+    """Print which environments' code was edited while the run in a folder was trained."""
+    if is_main():
+        for sentence in describe_edits(read_run_settings(folder) or {}):
+            console.print(f"[yellow]Note:[/] {escape(sentence)}", soft_wrap=True, highlight=False)
 
 
 def report_failure(failure: str, place: str, console: Console) -> None:

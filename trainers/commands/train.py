@@ -12,14 +12,13 @@ from rich.markup import escape
 
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
-from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, is_main, read_run_settings, sole_writer
+from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, is_main, sole_writer
 from ..checkpoints.store import CheckpointError, Checkpoints
 from ..config.run import TrainingConfig
-from ..config.task_data import describe_edits
 from ..reporting.progress import Progress, training_view
 from ..reporting.report import write_report
 from ..state import Activity
-from .outcome import FAILED, OK, report_failure, report_interrupt
+from .outcome import FAILED, OK, print_edits, report_failure, report_interrupt
 from .preflight import make_trainer
 
 if TYPE_CHECKING:
@@ -69,9 +68,7 @@ def _train(config: TrainingConfig, resume: bool, console: Console) -> int:
             if restarts and is_main():
                 text = f"{config.out}: holds no checkpoint; starting again from update 0."
                 console.print(text, soft_wrap=True, highlight=False, markup=False)
-            if is_main():
-                for sentence in describe_edits(read_run_settings(config.out) or {}):
-                    console.print(f"[yellow]Note:[/] {escape(sentence)}", soft_wrap=True, highlight=False)
+            print_edits(config.out, console)
             for metrics in trainer.history:
                 progress.show(metrics)
             before = trainer.state.update

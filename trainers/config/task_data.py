@@ -23,7 +23,7 @@ DATA = "data"
 """Key of `run.json` and of `study.json`."""
 
 CODE = "code"
-"""Key of `run.json` and of `study.json`: digests of users' environments, by name in the order of their use."""
+"""Key of `run.json`: digests of users' environments, by name in the order of their use."""
 
 Data = dict[str, dict[str, str]]
 """Origin of tasks in words, with a digest, by use ("train", "validation", …) and environment."""
@@ -45,48 +45,56 @@ def describe_data(entries: Mapping[str, Mapping[str, Entry]]) -> Data:
     return {use: named for use, named in found.items() if named}
 
 
-def trained_envs(config: TrainingConfig | SFTConfig) -> tuple[EnvConfig, ...]:
+def _trained_envs(config: TrainingConfig | SFTConfig) -> tuple[EnvConfig, ...]:
     """Return the environments that a run is trained on."""
     return config.envs if isinstance(config, TrainingConfig) else (config.env,)
 
 
 def describe_run_data(config: TrainingConfig | SFTConfig) -> Data:
     """Return the origin of a run's tasks; see `describe_data`."""
-    envs = trained_envs(config)
+    envs = _trained_envs(config)
     entries = {"train": {env.label: make_entry(env, env.split) for env in envs}}
     if isinstance(config, TrainingConfig) and config.validation.every:
         entries["validation"] = {env.label: make_entry(env, config.validation.split) for env in envs}
     return describe_data(entries)
 
 
-def describe_code(envs: Iterable[EnvConfig], before: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Return the digests of the code of users' environments that a run or a study was trained on, by name.
+def describe_code(config: TrainingConfig | SFTConfig, before: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Return the digests of the code of users' environments that a run was trained on, by name.
 
     Args:
-        envs: Environments of the run or study.
-        before: Digests stored in its folder.
+        config: Configuration of the run.
+        before: Digests of its updates so far, stored in its folder.
     """
-    now = code_digests({own_class(type(make_entry(env, env.split).make())) for env in envs})
+    now = code_digests({own_class(type(make_entry(env, env.split).make())) for env in _trained_envs(config)})
     return {
         name: [*known, digest] if (known := before.get(name, []))[-1:] != [digest] else known
         for name, digest in now.items()
     }
 
 
-def edited_code(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of the environments whose code was edited while a run or a study was trained.
+def edited_code(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the environments whose code was edited during some runs or between them.
 
     Args:
-        settings: Content of `run.json` or `study.json`.
+        runs: Contents of `run.json`.
     """
-    return [name for name, digests in settings.get(CODE, {}).items() if len(digests) > 1]
+    found: dict[str, set[str]] = {}
+    for settings in runs:
+        for name, digests in settings.get(CODE, {}).items():
+            found.setdefault(name, set()).update(digests)
+    return [name for name, digests in found.items() if len(digests) > 1]
 
 
 def describe_edits(settings: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each environment whose code was edited while a run was trained; see `edited_code`."""
+    """Return a sentence for each environment whose code was edited during a run.
+
+    Args:
+        settings: Content of `run.json`.
+    """
     return [
         f"The code of {name} was edited while the run was trained: its updates are of different environments."
-        for name in edited_code(settings)
+        for name in edited_code([settings])
     ]
 
 

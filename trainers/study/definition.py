@@ -330,6 +330,13 @@ class Study:
             for seed in range(self.seeds):
                 yield Trial(env, SUPERVISED, seed)
 
+    def all_runs(self) -> Iterator[Trial]:
+        """Yield all runs: those that tune a setting, those of recipes, and those of the supervised control."""
+        yield from self.tuning_trials()
+        yield from self.trials()
+        for env in self.envs:
+            yield from self.supervised_trials(env)
+
     def supervised_config(self, trial: Trial, out: Path, episodes: int, epochs: int = 1) -> SFTConfig:
         """Return the configuration of a run of further supervised fine-tuning.
 

@@ -18,12 +18,12 @@ from ...envs.errors import ConfigurationError, DataError, unknown_name
 from ...envs.files import folder_failure, write_atomic
 from ...eval.manifest import STUDY_FILE, SUMMARY_FILE, check_holds_no_run, check_replaces_nothing
 from ..checkpoints.interruption import Interruption
-from ..checkpoints.run_folder import SETTINGS_FILE
+from ..checkpoints.run_folder import SETTINGS_FILE, read_run_settings
 from ..commands.outcome import FAILED, INTERRUPTED, OK
 from ..commands.preflight import require_torch
 from ..config.resolve import make_entry
 from ..config.serialize import to_plain
-from ..config.task_data import CODE, DATA, Data, check_data, describe_code, describe_data, edited_code
+from ..config.task_data import DATA, Data, check_data, describe_data, edited_code
 from ..state import Activity
 from .curves import read_curves
 from .definition import Study, env_folder
@@ -135,10 +135,6 @@ def claim_folder(study: Study, out: Path, *, is_done: bool = False) -> None:
         if not is_done:
             check_data(out, stored[DATA], _describe_data(study))
         definition[DATA] = stored[DATA]
-    code = stored.get(CODE, {})
-    if not is_done:
-        code = describe_code([env.config for env in study.envs.values()], code)
-    definition |= {CODE: code} if code else {}
     write_atomic(path, json.dumps(definition, indent=2) + "\n")
 
 
@@ -211,7 +207,8 @@ def missing_work(study: Study, out: Path, envs: Sequence[str]) -> list[list[Work
 def _write_results(study: Study, out: Path, console: Console) -> None:
     """Write the tables, their data and the report, and print the tables."""
     rows, curves = make_rows(study, out), read_curves(study, out)
-    edited = edited_code(json.loads((out / STUDY_FILE).read_text(encoding="utf-8")))
+    finished = (trial for trial in study.all_runs() if trial_path(out, trial).exists())
+    edited = edited_code(read_run_settings(out / trial.folder) or {} for trial in finished)
     tables = make_tables(study, rows, edited)
     for env in study.envs:
         if (out / env_folder(env)).is_dir():

@@ -1,10 +1,13 @@
-"""A run that goes on after an edit of its environment's code says so, and so do comparisons."""
+"""A run that goes on after an edit of its environment's code says so, and so do comparisons and fine-tuning."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,21 +67,61 @@ def test_resumed_run_notes_edited_code(tmp_path: Path) -> None:
     assert SENTENCE in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_comparison_of_runs_names_edited_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.heavy
+def test_resumed_fine_tuning_notes_edited_code(tmp_path: Path) -> None:
+    write_environment(tmp_path, 0.0)
+    options = ("--env", "paid_env:Paid", "--model", "sapling", "--episodes", "256", "--batch", "2", "--out", "run")
+    command = [sys.executable, "-m", "arboretum", "sft", *options, "--checkpoint-every", "1", "--device", "cpu"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("run/checkpoints/update-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+    write_environment(tmp_path, 0.25)
+    assert SENTENCE in run(tmp_path, "sft", "--resume", "run")
+
+
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder from which this process imports the module of the environment."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "paid_env", raising=False)
+    return tmp_path
+
+
+def test_only_code_of_updates_that_count_is_noted(imported: Path) -> None:
+    write_environment(imported, 0.0)
+    recipe = RECIPES["grpo"].with_settings({"optimization.updates": 2})
+    env, off = EnvConfig("paid_env:Paid"), ValidationConfig(0)
+    config = TrainingConfig(recipe, env, "sapling", imported / "run", validation=off)
+    claim_run_folder(config, resume=False)
+    (before,) = digests(config.out)
+    write_environment(imported, 0.25)
+    claim_run_folder(config, resume=True)  # There is no checkpoint, so the run starts anew.
+    (first,) = digests(config.out)
+    assert first != before
+    (config.out / "checkpoints" / "update-000002").mkdir(parents=True)
+    write_environment(imported, 0.5)
+    claim_run_folder(config, resume=True)  # The run is complete, so no update follows.
+    assert digests(config.out) == [first]
+    longer = replace(config, recipe=recipe.with_settings({"optimization.updates": 3}))
+    claim_run_folder(longer, resume=True)
+    assert len(digests(config.out)) == 2 and digests(config.out)[0] == first
+
+
+def test_comparison_of_runs_names_edited_code(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, bonus in (("first", 0.0), ("same", 0.0), ("edited", 0.25)):
-        write_environment(tmp_path, bonus)
+        write_environment(imported, bonus)
         config = TrainingConfig(
-            RECIPES["grpo"], EnvConfig("paid_env:Paid"), "sapling", tmp_path / name, validation=ValidationConfig(0)
+            RECIPES["grpo"], EnvConfig("paid_env:Paid"), "sapling", imported / name, validation=ValidationConfig(0)
         )
         claim_run_folder(config, resume=False)
-        assert read_config(tmp_path / name, TrainingConfig) == config
+        assert read_config(imported / name, TrainingConfig) == config
 
     def compare(*names: str) -> str:
         with pytest.raises(SystemExit) as ended:
-            main(["compare", *(str(tmp_path / name) for name in names)])
+            main(["compare", *(str(imported / name) for name in names)])
         assert ended.value.code == 0
         return " ".join(capsys.readouterr().out.split())
 
@@ -86,4 +129,4 @@ def test_comparison_of_runs_names_edited_code(
     shown = compare("first", "edited")
     assert "The validations differ in code.paid_env:Paid, so their rates are not comparable." in shown
     for name in ("first", "edited"):
-        assert digests(tmp_path / name)[0] in shown
+        assert digests(imported / name)[0] in shown

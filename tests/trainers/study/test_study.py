@@ -590,7 +590,7 @@ def test_study_on_edited_code_says_so_in_its_table(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # for its workers
     monkeypatch.syspath_prepend(str(tmp_path))
     lake = replace(LAKE, id="edited_lake:Lake")
-    study = replace(small, envs={"Lake": StudyEnv(lake)}, seeds=1, controls=Controls(()), validation_every=0)
+    study = replace(small, envs={"Lake": StudyEnv(lake)}, controls=Controls(()), validation_every=0)
     sentence = "the code of edited_lake:Lake was edited between the runs, so they are not comparable"
 
     def run_with(max_steps: int) -> tuple[str, str]:
@@ -605,9 +605,9 @@ def test_study_on_edited_code_says_so_in_its_table(
         return " ".join(output.split()), (tmp_path / "study" / "report.html").read_text()
 
     assert not any(sentence in text for text in run_with(5))
+    assert not any(sentence in text for text in run_with(6))  # Nothing is left to run.
     (tmp_path / "study" / "lake" / "grpo-0" / RESULT).unlink()
     assert all(sentence in text for text in run_with(6))
-    assert all(sentence in text for text in run_with(6))  # Nothing is left to run, and it stays true.
 
 
 @pytest.mark.heavy
