@@ -36,6 +36,7 @@ class Seat:
         max_turns: Replies after which `play` truncates the episode; None for no limit.
         waits: True if `play` steps the environment in a thread; see `TextEnv.waits`.
         actions_left: Valid actions that the agent's own limits allow in the current turn; None for no limit.
+        is_prepared: True from the agent's `begin` or `resume` to its `end`.
     """
 
     env: TextEnv[Any]
@@ -53,6 +54,7 @@ class Seat:
     max_turns: int | None = None
     waits: bool = False
     actions_left: int | None = None
+    is_prepared: bool = False
 
 
 class Stop(RuntimeError):

@@ -159,7 +159,15 @@ def prepare_agent(agent: Agent, seat: Seat, origin: Origin | None, keep: Collect
         call_agent(agent, agent.begin, seat)
     else:
         call_agent(agent, agent.resume, seat, origin.fork.memory)
+    seat.is_prepared = True
     _keep_fork(agent, seat, keep)
+
+
+def release_agent(agent: Agent, seat: Seat) -> None:
+    """Have the agent end an episode for which it was prepared, once."""
+    if seat.is_prepared:
+        seat.is_prepared = False
+        call_agent(agent, agent.end, seat)
 
 
 def trial_seed(seed: int, trials: int) -> int:

@@ -16,7 +16,17 @@ from ..envs.registry import text_env
 from .base import Agent, Seat
 from .contracts import act
 from .episode import Episode
-from .execution import begin, call_agent, check_limits, execute, expired, is_over, new_seat, trial_seed
+from .execution import (
+    begin,
+    call_agent,
+    check_limits,
+    execute,
+    expired,
+    is_over,
+    new_seat,
+    release_agent,
+    trial_seed,
+)
 from .forks import Keep, Origin
 from .waiting import WaitingSteps
 
@@ -128,19 +138,19 @@ def play(
                 if seat.episode.error is None:
                     seats.append(seat)
                 else:
+                    release_agent(agent, seat)
                     free.append(seat.env)
                     yield seat.episode
             if steps.in_progress:
                 is_any_finished = False
-                for seat, is_opening in steps.finished(wait=not seats):
+                for seat in steps.finished(wait=not seats):
                     is_any_finished = True
                     if not is_over(seat.episode):
                         seats.append(seat)
                     elif (trial := _next_trial(agent, seat)) is not None:
                         steps.begin(seat, *trial, keep)
                     else:
-                        if not is_opening:
-                            call_agent(agent, agent.end, seat)
+                        release_agent(agent, seat)
                         free.append(seat.env)
                         yield seat.episode
                 if is_any_finished:
@@ -166,7 +176,7 @@ def play(
                 if not is_over(seat.episode) or _retry(agent, seat, keep):
                     remaining.append(seat)
                 else:
-                    call_agent(agent, agent.end, seat)
+                    release_agent(agent, seat)
                     free.append(seat.env)
                     yield seat.episode
             seats = remaining
@@ -207,7 +217,7 @@ def _next_trial(agent: Agent, seat: Seat) -> Job | None:
     last = seat.episode
     if last.error is not None or not call_agent(agent, agent.again, seat):
         return None
-    call_agent(agent, agent.end, seat)
+    release_agent(agent, seat)
     trials = [*last.trials, last]
     last.trials = []
     seat.episode = Episode(last.env, last.task, last.seed, last.agent, trials=trials)

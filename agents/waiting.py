@@ -136,14 +136,14 @@ class WaitingSteps:
         finally:
             self._is_acting = False
 
-    def finished(self, *, wait: bool) -> Iterator[tuple[Seat, bool]]:
+    def finished(self, *, wait: bool) -> Iterator[Seat]:
         """Yield the seats whose beginning or turn has ended or exceeded a time limit, in the order of starts.
 
         Args:
             wait: Wait for the first one if something is in progress and nothing has ended.
 
         Yields:
-            The seat, and True if that was its beginning. The seat is a copy if its thread was abandoned.
+            The seat; a copy of it if its thread was abandoned.
 
         Raises:
             Stop: The agent failed.
@@ -160,14 +160,14 @@ class WaitingSteps:
         for work in [one for one in self.in_progress if one in ended or one in late]:
             del self.in_progress[work]
             if work in late:
-                yield self._abandon(work), work.is_opening
+                yield self._abandon(work)
                 continue
             assert work.thread is not None
             self._idle[work.seat.env] = work.thread
             if work.error is not None:
                 raise work.error
             work.finish()
-            yield work.seat, work.is_opening
+            yield work.seat
 
     # ------------------------------------------------------------------ threads
 

@@ -313,3 +313,56 @@ def test_environment_that_raised_is_not_used_again(count: int) -> None:
     for _ in range(2):  # The caller's environments are the same ones in the second call.
         errors = {episode.task: episode.error for episode in play(RandomAgent(), envs, jobs)}
         assert [errors[job.task] is None for job in jobs] == [False, True, True]
+
+
+class Logged(RandomAgent):
+    """Random agent that plays each task twice, and records the calls of `begin` and `end`."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def begin(self, seat: Seat) -> None:
+        self.log.append("begin")
+
+    def again(self, seat: Seat) -> bool:
+        return not seat.episode.trials
+
+    def end(self, seat: Seat) -> None:
+        self.log.append("end")
+
+
+class FailsAt(Bandit):
+    """Bandit that raises when a task is opened for the n-th time, or when its snapshot is taken."""
+
+    def __init__(self, opening: int | None) -> None:
+        super().__init__()
+        self.opening, self.opened = opening, 0
+
+    def _open(self, task: str) -> Any:
+        self.opened += 1
+        if self.opened == self.opening:
+            raise OSError("no more tasks")
+        return super()._open(task)
+
+    def snapshot(self) -> Any:
+        raise OSError("no state")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    ("opening", "keep", "log"),
+    [
+        (1, (), []),
+        (2, (), ["begin", "end"]),
+        (None, (), ["begin", "end"] * 2),
+        (None, ("forks",), ["begin", "end"]),
+    ],
+)
+def test_agent_ends_every_episode_once_that_it_began(
+    opening: int | None, keep: tuple[Any, ...], log: list[str], waits: bool
+) -> None:
+    agent, env = Logged(), FailsAt(opening)
+    env.waits = waits
+    (episode,) = play(agent, [env], [Job(None, 0)], keep=keep)
+    assert (episode.error is None) == (opening is None and not keep)
+    assert agent.log == log
