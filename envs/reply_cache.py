@@ -68,7 +68,7 @@ class ReplyCache:
                     row = db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
                     if row is not None:
                         found[key] = json.loads(row[0])
-        except (sqlite3.Error, ValueError) as error:
+        except (sqlite3.Error, OSError, DataError, ValueError) as error:
             log.warning("reply cache %s: cannot read a reply: %s", self.path, error)
         return found
 
@@ -86,7 +86,7 @@ class ReplyCache:
                     with suppress(sqlite3.Error):  # SQLite ends the transaction itself after some errors.
                         db.execute("ROLLBACK")
                     raise
-        except (sqlite3.Error, ValueError) as error:
+        except (sqlite3.Error, OSError, DataError, ValueError, TypeError) as error:
             log.warning("reply cache %s: cannot store a reply: %s", self.path, error)
 
     def __len__(self) -> int:

@@ -50,6 +50,20 @@ def test_threads_and_processes_share_a_file(tmp_path: Path) -> None:
     cache.close()
 
 
+def test_file_that_another_program_replaced_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "c.sqlite"
+    cache = ReplyCache(path)
+    cache.close()
+    path.unlink()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE songs (title TEXT)")
+    with caplog.at_level(logging.WARNING):
+        assert cache.get([b"a"]) == {}
+        cache.put({b"a": 1, b"b": object()})
+        cache.put({b"a": 1})
+    assert len(caplog.records) == 3
+
+
 def test_failure_in_use_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "c.sqlite"
     cache = ReplyCache(path)

@@ -75,6 +75,14 @@ def test_run_killed_around_its_rollback_resumes_to_the_same_numbers(run_of: Make
         assert equal(weights(resumed), weights(uninterrupted))
 
 
+def test_skipped_steps_are_counted_across_a_rollback(run_of: Make) -> None:
+    trainer = finish(Trainer(run_of("dr_grpo", {"optimization.updates": 1}, checkpoint_every=1)))
+    trainer.optimizer.skipped = 5
+    assert trainer.checkpoints.last is not None
+    trainer._contents.roll_back(trainer.checkpoints.last)
+    assert trainer.optimizer.skipped == 5
+
+
 def test_collapse_after_the_last_rollback_ends_the_run(run_of: Make) -> None:
     """At the same learning rate the policy collapses again."""
     from safetensors.torch import load_file

@@ -463,3 +463,16 @@ def test_run_ends_with_the_update_in_which_its_tokens_are_spent(run_of: Make, tm
     assert [record["sampled_tokens"] for record in resumed.history[1:]] == tokens[:3]
     assert "validation/success" in resumed.history[3] and resumed.checkpoints.last is not None
     assert resumed.state.tokens == sum(tokens[:3]) > limit
+
+
+def test_engine_is_closed_if_a_later_part_cannot_be_made(run_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[TransformersEngine] = []
+
+    def refuse(*arguments: Any, **settings: Any) -> None:
+        raise ConfigurationError("no room")
+
+    monkeypatch.setattr("arboretum.trainers.checkpoints.components.Learner", refuse)
+    monkeypatch.setattr(TransformersEngine, "close", lambda engine: closed.append(engine))
+    with pytest.raises(ConfigurationError, match="no room"):
+        Trainer(run_of("dr_grpo", {}))
+    assert len(closed) == 1

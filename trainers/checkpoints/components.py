@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,12 +88,12 @@ def build_components(config: TrainingConfig, state: TrainerState, checkpoint: Pa
             rank=accelerator.process_index,
             world_size=accelerator.num_processes,
         )
-    try:
-        return _assemble(config, state, checkpoint, accelerator, workers)
-    except BaseException:
+    with ExitStack() as opened:  # Processes that have started end if a later part cannot be made.
         if workers is not None:
-            workers.close()
-        raise
+            opened.callback(workers.close)
+        components = _assemble(config, state, checkpoint, accelerator, workers, opened)
+        opened.pop_all()
+    return components
 
 
 def _assemble(
@@ -101,8 +102,9 @@ def _assemble(
     checkpoint: Path | None,
     accelerator: Accelerator,
     workers: EnvWorkers | None,
+    opened: ExitStack,
 ) -> Components:
-    """Load the models and assemble the parts; see `build_components`."""
+    """Load the models and assemble the parts, which are closed with `opened`; see `build_components`."""
     hardware, recipe = config.hardware, config.recipe
     load = partial(
         load_trainable_model,
@@ -139,6 +141,7 @@ def _assemble(
         make_env=Entry.make if workers is None else workers.make,
         step_timeout=config.stepping.step_timeout,
     )
+    opened.callback(sampler.engine.close)
     collector = Collector(config, sampler, state)
     limits = []
     for own, env in zip(config.envs, collector.envs, strict=True):
@@ -155,6 +158,6 @@ def _assemble(
         share_prefixes=hardware.share_prefixes,
     )
     instructions = [sampler.dialogue.system(env) for env in collector.envs]
-    ahead = AsynchronousSampling(config, optimizer, state) if recipe.sampler.asynchronous else None
     grafter = Grafter(recipe.grafting, sampler, instructions, config.seed)
+    ahead = AsynchronousSampling(config, optimizer, state) if recipe.sampler.asynchronous else None
     return Components(accelerator, tokenizer, optimizer, learner, sampler, collector, grafter, ahead, workers)

@@ -123,7 +123,9 @@ class CheckpointContents:
         weights = state["adapters"]
         if weights is None:
             weights = load_trainable_model(folder / "model", "cpu")[0].state_dict()
+        skipped = self.optimizer.skipped
         self._load_weights(state, weights)
+        self.optimizer.skipped = skipped
 
     def _load_weights(self, state: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
         if weights is not None:

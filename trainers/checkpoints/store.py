@@ -23,6 +23,7 @@ from pathlib import Path
 from ...envs.checksums import verify_checksums, write_checksums
 from ...envs.errors import DataError
 from ...envs.files import replace_folder, write_atomic
+from ..monitor import ROLLED_BACK
 
 METRICS_FILE = "metrics.jsonl"
 """File of a run's metrics, beside the folder of its checkpoints."""
@@ -128,7 +129,8 @@ class Checkpoints:
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             with suppress(ValueError, TypeError, KeyError):  # A line can be damaged.
                 record = json.loads(line)
-                if record["update"] in updates:
+                # The policy that a rollback replaced was validated, and is in no checkpoint.
+                if record["update"] in updates and ROLLED_BACK not in record:
                     scores[record["update"]] = float(record["validation/success"])
         best = max(scores, key=lambda update: (scores[update], -update), default=None)
         kept = updates[-self.keep :]

@@ -234,6 +234,21 @@ def test_best_checkpoint_is_kept_without_an_index(tmp_path: Path) -> None:
     assert names(folder) == ["index.json", "update-000040", "update-000060"]
 
 
+def test_score_of_a_policy_that_was_rolled_back_is_not_that_of_its_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints.save(10, writer(10), 0.5)
+    checkpoints.save(20, writer(10), None, sound=False)  # It has the weights of update 10.
+    lines = [
+        {"update": 10, "validation/success": 0.5},
+        {"update": 20, "validation/success": 0.6, "rolled_back_to": 10},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "index.json").unlink()
+    index = Checkpoints(folder, keep=2).index
+    assert (index.last, index.best, index.score) == (20, 10, 0.5)
+
+
 # ---------------------------------------------------------------------- the checkpoint to roll back to
 
 
