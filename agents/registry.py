@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from ..envs.errors import ConfigurationError, unknown_name
+from ..envs.plain import plain_numbers
 from ..envs.plugins import plugin_class, plugin_names
 from ..envs.user_code import cannot_be_made
 from .base import Agent
@@ -86,6 +87,7 @@ def make_agent(
         ConfigurationError: The name or a setting is unknown, a setting has no effect, a language agent has no
             engine, or the class of another package cannot be made.
     """
+    dialogue, sampling, settings = plain_numbers((dialogue, sampling, settings))
     if name not in LANGUAGE_AGENTS:
         for option, value in (("dialogue_name", dialogue_name), ("dialogue", dialogue), ("sampling", sampling)):
             if value:

@@ -13,6 +13,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from .core import TextEnv
 from .errors import ConfigurationError, unknown_name
+from .plain import plain_numbers
 from .plugins import plugin_class, plugin_object, plugin_objects, plugin_paths
 from .user_code import cannot_be_made
 
@@ -178,7 +179,7 @@ def make_env(id: str, /, **kwargs: Any) -> TextEnv[Any]:
     Raises:
         ConfigurationError: The id or an option is unknown, or a value is invalid.
     """
-    id = resolve_id(id)
+    id, kwargs = resolve_id(id), plain_numbers(kwargs)
     creator = _creator(id)
     if creator is not None:
         parameters = inspect.signature(creator).parameters

@@ -244,7 +244,7 @@ def check_settings(agents: Sequence[object], model: object, settings: Mapping[st
         settings: Settings of language agents, by the names of their options.
         option: Name of the option of the model.
     """
-    given = [name for name, value in settings.items() if value is not None and value not in ((), [], {})]
+    given = [name for name, value in settings.items() if value is not None and not _is_empty(value)]
     if _own_agents(agents):
         given = [name for name in given if name not in _AGENT_SETTINGS]
     if model is None and given:
@@ -385,3 +385,7 @@ def open_agents(
     finally:
         if model is not None:
             model.close()
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, (tuple, list, Mapping)) and not value

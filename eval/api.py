@@ -18,6 +18,7 @@ from ..agents.registry import LANGUAGE_AGENTS
 from ..envs.checks import at_least, flag, integer_at_least, user_path
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
+from ..envs.plain import plain_numbers
 from ..envs.registry import text_env
 from . import runner
 from .agents import AgentFactory, GivenAgent, NamedAgent, check_settings, divide_settings
@@ -193,7 +194,9 @@ def evaluate(
     Raises:
         ConfigurationError: A name, setting or data set cannot be used.
     """
-    scope = Scope(limit, seed, repeats, timeout, step_timeout)
+    scope = Scope(*plain_numbers((limit, seed, repeats, timeout, step_timeout)))
+    temperature, max_tokens, examples = plain_numbers((temperature, max_tokens, examples))
+    engine_args, dialogue_args, agent_args = plain_numbers((engine_args, dialogue_args, agent_args))
     names: Sequence[str | Agent] = [agent] if isinstance(agent, str | Agent) else list(agent)
     integer_at_least("workers", workers, 1)
     integer_at_least("in_flight", in_flight, 1)

@@ -129,6 +129,8 @@ def resolve_model(model: str, engine: str | None = None) -> tuple[str, str]:
     Raises:
         ConfigurationError: The text is none of these.
     """
+    if not isinstance(model, str):
+        raise ConfigurationError(f"model must be PROVIDER/NAME or the path of a folder, not {model!r:.80}.")
     if not model:
         raise ConfigurationError("the name of the model is empty; write PROVIDER/NAME, or the path of a folder.")
     if engine is not None:

@@ -275,6 +275,22 @@ def test_settings_of_a_given_engine_are_refused() -> None:
         arboretum.evaluate("TextBandit-v0", "think", model=engine, limit=1, base_url="http://127.0.0.1:1/v1")
 
 
+def test_numbers_of_numpy_are_taken_in_every_option() -> None:
+    pytest.importorskip("torch", reason="needs torch: pip install 'arboretum-rl[lm]'")
+    result = arboretum.evaluate(
+        "TextBandit-v0",
+        "no_think",
+        model="sapling",
+        limit=numpy.int64(2),
+        max_tokens=numpy.int64(8),
+        temperature=numpy.float32(0.5),
+        examples=numpy.int64(0),
+        dialogue_args={"max_turns": numpy.int64(2)},
+        timeout=numpy.float32(50),
+    )
+    assert result.complete and all(len(episode.turns) <= 2 for episode in result.episodes.values())
+
+
 def test_failed_agent_is_stated_in_the_result() -> None:
     result = arboretum.evaluate("TextBandit-v0", Weak(), limit=8)
     place = r"\(test_api.py, line \d+, in Weak.act\)"
@@ -310,6 +326,11 @@ def test_agent_without_an_episode_leaves_the_scores_of_the_others_readable(
         (("TextBandit-v0", "rndom"), {}, "did you mean random"),
         (("TextBandit-v0", "think"), {}, r"needs a model: pass --model \(in Python model=\)"),
         (("TextBandit-v0", "think"), {"model": "foo/bar"}, "^model 'foo/bar' names neither"),
+        (
+            ("TextBandit-v0", "think"),
+            {"model": ["sapling"]},
+            "^model must be PROVIDER/NAME or the path of a folder",
+        ),
         (("TextSokoban-v0",), {}, r"choose their number with --limit \(in Python limit=\)"),
         (("TextBandit-v0",), {"limit": "three"}, "limit must be a whole number, not 'three'"),
         (("TextBandit-v0",), {"seed": 1.5}, "seed must be a whole number, not 1.5"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import arboretum
 from arboretum.envs.errors import ConfigurationError
+from arboretum.envs.registry import make_env
 from arboretum.trainers.algorithms.recipes import RECIPES
 from arboretum.trainers.algorithms.selectors import All
 from arboretum.trainers.checkpoints.run_folder import claim_run_folder
@@ -85,6 +88,32 @@ def test_training_in_a_running_event_loop_returns_metrics_and_model_silently(
         arboretum.train(resume=result.folder, seed=1)
 
 
+def test_numbers_of_numpy_are_taken_in_every_option(warm_model: Path, tmp_path: Path) -> None:
+    result = arboretum.train(
+        "grpo",
+        (name for name in ["TextFrozenLake-v0"]),
+        warm_model,
+        out=tmp_path / "run",
+        seed=np.int64(3),
+        tasks=np.int64(5),
+        env_args={"size": np.int64(3)},
+        dialogue="no_think",
+        dialogue_args={"max_turns": np.int64(2)},
+        hardware={"device": "cpu", "in_flight": np.int64(4)},
+        validation={"every": np.int64(0)},
+        settings={
+            "sampler": {"prompts": np.int64(2), "rollouts": 2, "reply_tokens": 8},
+            "sampler.temperature": np.float32(0.5),
+            "optimization.episodes_per_step": np.int64(4),
+            "optimization.updates": np.int64(1),
+        },
+    )
+    assert [record["update"] for record in result.metrics] == [1]
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert stored["seed"] == 3 and stored["env"]["tasks"] == 5 and stored["env"]["kwargs"] == {"size": 3}
+    assert stored["recipe"]["sampler"]["temperature"] == 0.5 and stored["hardware"]["in_flight"] == 4
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -97,6 +126,8 @@ def test_training_in_a_running_event_loop_returns_metrics_and_model_silently(
         ({"split": 3}, "split is 3; expected text"),
         ({"model": "sapling", "trackers": "tensorbord"}, "unknown tracker 'tensorbord'; did you mean"),
         ({"settings": {"selector": All()}}, r"selector is All\(\); pass numbers, texts, paths"),
+        ({"env": make_env("TextBandit-v0"), "model": "sapling"}, "env must be the id of an env.*, not <arboretum"),
+        ({"env": [type(make_env("TextBandit-v0"))], "model": "sapling"}, "env must be the id of an env.*<class"),
         ({"env_args": {"data": Path("/no/such/folder")}}, "unknown option of TextFrozenLake-v0 .data."),
     ],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ...envs.checks import user_path
 from ...envs.errors import ConfigurationError
+from ...envs.plain import plain_numbers
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import MODEL_FOLDER, sole_writer
@@ -85,11 +87,13 @@ def train_policy(
         RuntimeError: The run failed: its gradients diverged, a part of the recipe or every episode failed, or a
             checkpoint could not be written. The last checkpoint is kept.
     """
-    nested = {"validation": validation or {}, "monitor": monitor or {}, "lora": lora or {}}
-    plain = {"seed": seed, "checkpoint_every": checkpoint_every, "checkpoint_keep": checkpoint_keep}
+    nested = plain_numbers({"validation": validation or {}, "monitor": monitor or {}, "lora": lora or {}})
+    settings, env_args, dialogue_args = plain_numbers((settings, env_args, dialogue_args))
+    hardware, stepping, tasks = plain_numbers((hardware, stepping, tasks))
+    plain = plain_numbers({"seed": seed, "checkpoint_every": checkpoint_every, "checkpoint_keep": checkpoint_keep})
     given = {name: from_plain(int, value, name) for name, value in plain.items() if value is not None}
     options = TrainOptions(
-        env=(env,) if isinstance(env, str) else tuple(env or ()),
+        env=_env_ids(env),
         model=None if model is None else str(model),
         out=None if out is None else user_path("out", out),
         resume=None if resume is None else user_path("resume", resume),
@@ -140,6 +144,16 @@ def _train(
         export_checkpoint(config.out)
     trainer.accelerator.wait_for_everyone()
     return TrainingResult(config.out, config.out / MODEL_FOLDER, tuple(trainer.history), trainer.stopped)
+
+
+def _env_ids(env: object) -> tuple[str, ...]:
+    named = (env,) if not isinstance(env, Iterable) or isinstance(env, str) else tuple(env)
+    for one in named:
+        if not isinstance(one, (str, NoneType)):
+            raise ConfigurationError(
+                f"env must be the id of an environment, such as TextSokoban-v0 or my_envs:Maze, not {one!r:.80}."
+            )
+    return tuple(one for one in named if one is not None)
 
 
 def _as_pairs(options: Mapping[str, Any] | None) -> tuple[str, ...]:
