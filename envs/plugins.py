@@ -34,6 +34,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class CannotImport(ConfigurationError):
+    """Path `module:attribute` whose module, or whose attribute in it, there is not."""
+
+
 def plugin_class(kind: type[T], name: str) -> type[T] | None:
     """Return the subclass of `kind` that a path or an installed plug-in provides.
 
@@ -127,12 +131,12 @@ def _load(path: str) -> object:
             raise ConfigurationError(f"{path} cannot be imported: {describe_error(error)}.") from error
         dotted = ".".join(Path(module).with_suffix("").parts)
         hint = f"; did you mean {dotted}:{attribute}?" if Path(module).is_file() else "."
-        raise ConfigurationError(f"{path} cannot be imported: {error}{hint}") from error
+        raise CannotImport(f"{path} cannot be imported: {error}{hint}") from error
     except Exception as error:  # Importing a module runs its code.
         raise ConfigurationError(f"{path} cannot be imported: {describe_error(error)}.") from error
     try:
         for part in attribute.split("."):
             found = getattr(found, part)
     except AttributeError as error:
-        raise ConfigurationError(f"{path} cannot be imported: {error}.") from error
+        raise CannotImport(f"{path} cannot be imported: {error}.") from error
     return found

@@ -80,12 +80,41 @@ def is_ours(kind: type) -> bool:
 
 
 def code_digest(kind: type) -> str | None:
-    """Return a digest of the files that define a user's class and its bases; None if none of them is a user's."""
+    """Return a digest of the code of a user's class; None if neither it nor a base of it is a user's.
+
+    The files are those that define the class and its bases, and the user's modules that these import at any depth.
+    """
+    found: dict[str, Path] = {}
+    modules = [one.__module__ for one in kind.__mro__]
+    while modules:
+        name = modules.pop()
+        if name not in found and (path := _user_file(name)) is not None:
+            found[name] = path
+            modules += _imported(name, path)
     digest = blake2b(digest_size=6)
-    paths = {path for one in kind.__mro__ if (path := _user_file(one)) is not None}
-    for path in sorted(paths, key=lambda path: path.name):  # whatever the folder is
+    for path in sorted({*found.values()}, key=lambda path: path.name):  # whatever the folder is
         digest.update(path.read_bytes())
-    return digest.hexdigest() if paths else None
+    return digest.hexdigest() if found else None
+
+
+def _imported(name: str, path: Path) -> list[str]:
+    """Return the modules that a module imports, and names that it imports from them, which may be modules."""
+    import ast
+
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # It was edited since it was imported.
+        return []
+    package = getattr(sys.modules[name], "__package__", None) or ""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def code_digests(classes: Iterable[type]) -> dict[str, str]:
@@ -94,9 +123,9 @@ def code_digests(classes: Iterable[type]) -> dict[str, str]:
     return {name: digest for name, digest in sorted(named.items()) if digest is not None}
 
 
-def _user_file(kind: type) -> Path | None:
-    path = Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
-    return path if path.is_file() and _is_user_module(kind.__module__, path) else None
+def _user_file(module: str) -> Path | None:
+    path = Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    return path if path.is_file() and _is_user_module(module, path) else None
 
 
 def _line_of(error: BaseException) -> str | None:

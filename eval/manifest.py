@@ -249,6 +249,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(path.parent, "holds no run (no run.json); give the folder of a run.") from None
     except (ValueError, RecursionError) as error:
         raise DataError(path, f"is not JSON ({error}).") from None
+    if isinstance(manifest, dict) and "sft" in manifest:
+        raise DataError(path.parent, "holds a run of `arboretum sft`, and none of an evaluation.")
     if not isinstance(manifest, dict) or not {"suite", "agents"} <= manifest.keys():
         raise DataError(path, "expected a JSON object with `suite` and `agents`.")
     try:

@@ -65,6 +65,21 @@ def edited_code(manifest: Mapping[str, Any]) -> list[str]:
     return [name for name, version in versions.items() if version.count(f"{CODE} ") > 1]
 
 
+def edited_since(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """Return the names of the users' classes whose code is none of those that played a run.
+
+    Args:
+        manifest: Content of `run.json`.
+        now: Versions of today, by name.
+    """
+    before = played_versions(manifest)
+    return [
+        name
+        for name, version in now.items()
+        if version.startswith(f"{CODE} ") and version not in before.get(name, version)
+    ]
+
+
 def played_versions(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the versions with which a run was played, by name; several are joined by "and".
 

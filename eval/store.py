@@ -44,6 +44,7 @@ from .manifest import (
     write_manifest,
 )
 from .plain import encode_object
+from .provenance import edited_since
 from .run_index import EPISODES_FILE, RunIndex, open_index
 from .suite import fill_defaults
 from .texts import TextStore, describe_lost_texts, read_texts, referred_texts, restore_texts
@@ -139,6 +140,11 @@ class Store:
             )
         for entry, digest in digests.items():
             if before.get(entry, digest) != digest:
+                if edited := edited_since(manifest, self._versions):
+                    raise ConfigurationError(
+                        f"{self.folder}: the code of {', '.join(edited)} was edited, so that tasks of {entry!r} or"
+                        " their first observations are others; choose another --out, or undo the edit."
+                    )
                 raise ConfigurationError(
                     f"{self.folder}: was started with other tasks for {entry!r} (other data?); choose another"
                     " --out, or set ARBORETUM_DATA as it was."

@@ -36,9 +36,14 @@ def write_preference(source: Source, path: Path) -> int:
     Args:
         source: The run.
         path: File to write.
+
+    Raises:
+        ConfigurationError: No episode can be labelled and judged; the source's problems have the reasons.
     """
+    judged = 0
 
     def rows() -> Iterator[dict[str, Any]]:
+        nonlocal judged
         reasons: Counter[str] = Counter()
         for one, labels, env in _labelled_episodes(source):
             if labels.unknown and not labels.judged:
@@ -49,10 +54,13 @@ def write_preference(source: Source, path: Path) -> int:
             if isinstance(alternatives, Unlabelled):
                 reasons[alternatives.reason] += 1
             else:
+                judged += 1
                 yield from _pairs(one, labels, chosen, alternatives, _dialogue(source, one.result, env))
         source.problems += _describe(reasons)
 
-    return write_lines(path, rows())
+    number = write_lines(path, rows())
+    _check_judged(source, judged)
+    return number
 
 
 def write_stepwise(source: Source, path: Path) -> int:
@@ -85,11 +93,15 @@ def write_stepwise(source: Source, path: Path) -> int:
         source.problems += _describe(reasons)
 
     number = write_lines(path, rows())
-    if not number and source.exported:
+    _check_judged(source, number)
+    return number
+
+
+def _check_judged(source: Source, judged: int) -> None:
+    if not judged and source.exported:
         raise ConfigurationError(
             f"{source.folder}: there is nothing to export (none of its {source.exported} episodes can be judged)."
         )
-    return number
 
 
 def _labelled_episodes(source: Source) -> Iterator[tuple[ExportedEpisode, EpisodeDecisions, TextEnv[Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import re
@@ -20,8 +21,10 @@ import arboretum
 from arboretum.agents.base import Agent, Reply, Seat, Stop
 from arboretum.agents.reference import RandomAgent
 from arboretum.cli import main
+from arboretum.envs.bandit import Bandit
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.retrieval.interface import Hit, Retriever
+from arboretum.envs.user_code import code_digest
 from arboretum.eval import open_index, read_episode
 from arboretum.eval.suite import Entry, Suite, load_suite
 
@@ -397,6 +400,54 @@ def test_edited_code_of_an_environment_is_noted(tmp_path: Path, monkeypatch: pyt
     assert outputs == [False, False, True]
     versions = json.loads((tmp_path / "run" / "run.json").read_text())["sessions"][-1]["versions"]
     assert re.fullmatch("code [0-9a-f]{12}", versions["edited_env:Paid"])
+
+
+def test_edit_that_changes_first_observations_is_named_as_the_reason(tmp_path: Path) -> None:
+    refusals = []
+    for text in ("One", "Two"):
+        (tmp_path / "greeting_env.py").write_text(
+            "from arboretum.envs.bandit import Bandit\n"
+            "class Greeting(Bandit):\n"
+            "    def _observe(self):\n"
+            f"        return {text!r} + super()._observe()\n",
+            encoding="utf-8",
+        )
+        options = ["--agent", "random", "--limit", "2", "--no-references", "--out", "run"]
+        command = [sys.executable, "-m", "arboretum", "eval", "greeting_env:Greeting", *options]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path, env=os.environ
+        )
+        refusals.append(" ".join(done.stderr.split()))
+    assert refusals[0] == ""
+    assert "run: the code of greeting_env:Greeting was edited, so that tasks of" in refusals[1]
+
+
+def test_code_of_imported_modules_belongs_to_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "mazes"
+    package.mkdir()
+    texts = {
+        "__init__": "",
+        "envs": "import maze_words\nfrom . import rules\nfrom arboretum.envs.bandit import Bandit\n"
+        "class Maze(Bandit):\n    pass\n",
+        "rules": "from .sizes import SIZE\n",
+        "sizes": "SIZE = 3\n",
+        "unrelated": "x = 1\n",
+    }
+    for name, text in texts.items():
+        (package / f"{name}.py").write_text(text)
+    (tmp_path / "maze_words.py").write_text("GO = 'go'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kind = importlib.import_module("mazes.envs").Maze
+    importlib.import_module("mazes.unrelated")
+    first = code_digest(kind)
+    assert first is not None and code_digest(Bandit) is None
+    (package / "unrelated.py").write_text("x = 2\n")
+    assert code_digest(kind) == first
+    digests = {first}
+    for path in (package / "sizes.py", package / "rules.py", tmp_path / "maze_words.py", package / "envs.py"):
+        path.write_text(path.read_text() + "# edited\n")
+        digests.add(code_digest(kind))
+    assert len(digests) == 5
 
 
 def test_paths_may_be_texts_and_begin_with_the_home_folder(

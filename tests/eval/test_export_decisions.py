@@ -242,15 +242,16 @@ def test_unknown_agent_is_named(run: Path, tmp_path: Path, capsys: pytest.Captur
     assert ended.value.code == 2 and "expert" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("to", ["stepwise", "preference"])
 def test_episodes_played_with_other_data_are_left_out_and_said(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str
 ) -> None:
     other = shutil.copytree(run, tmp_path / "run")
     text = (other / "run.json").read_text()
     for name in ("run.json", ".run.json"):
         (other / name).write_text(text.replace('"env": "TextSokoban-v0"', '"env": "TextSokobanNewVocab-v0"'))
     with pytest.raises(SystemExit) as ended:
-        main(["export", str(other), "--to", "stepwise", "--out", str(tmp_path / "s.jsonl")])
+        main(["export", str(other), "--to", to, "--out", str(tmp_path / "s.jsonl")])
     assert ended.value.code == 2 and not (tmp_path / "s.jsonl").exists()
     shown = capsys.readouterr()
     said = " ".join(shown.out.split())

@@ -102,7 +102,9 @@ def test_numbers_of_numpy_are_taken_in_every_option(warm_model: Path, tmp_path: 
         hardware={"device": "cpu", "in_flight": np.int64(4)},
         validation={"every": np.int64(0)},
         settings={
-            "sampler": {"prompts": np.int64(2), "rollouts": 2, "reply_tokens": 8},
+            "sampler.prompts": np.int64(2),
+            "sampler.rollouts": 2,
+            "sampler.reply_tokens": 8,
             "sampler.temperature": np.float32(0.5),
             "optimization.episodes_per_step": np.int64(4),
             "optimization.updates": np.int64(1),

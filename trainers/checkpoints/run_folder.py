@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
 from ...envs.files import LOCK_FILE, folder_failure, lock_run_folder, write_atomic
+from ...envs.plugins import CannotImport
 from ...eval.manifest import check_holds_no_study, check_replaces_nothing
 from ..config.resolve import resolve_validation, started_with_another
 from ..config.run import SFTConfig, TrainingConfig
 from ..config.serialize import from_plain, to_plain
-from ..config.task_data import CODE, DATA, check_data, describe_code, describe_run_data
+from ..config.task_data import CODE, DATA, check_data, describe_code, describe_run_data, edited_since, trained_envs
 from .store import METRICS_FILE as METRICS_FILE
 from .store import Checkpoints
 
@@ -110,11 +111,13 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
     check_run_folder(config, resume=resume)
     folder, settings = config.out, to_plain(config)
     stored = read_run_settings(folder)
+    before = stored.get(CODE, {}) if resume and stored is not None else {}
+    now = describe_code(trained_envs(config))
     if not resume or stored is None:
         data = describe_run_data(config)
     elif data := stored.get(DATA, {}):  # Runs of older versions have none.
-        check_data(folder, data, describe_run_data(config))
-    code = _code_of_updates(config, (stored or {}).get(CODE, {}) if resume else {})
+        check_data(folder, data, describe_run_data(config), edited_since([{CODE: before}], now))
+    code = _code_of_updates(config, before, now)
     settings |= {name: value for name, value in ((DATA, data), (CODE, code)) if value}
     if stored == settings:
         return
@@ -125,15 +128,20 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         raise folder_failure(error, folder) from None
 
 
-def _code_of_updates(config: TrainingConfig | SFTConfig, before: dict[str, list[str]]) -> dict[str, list[str]]:
+def _code_of_updates(
+    config: TrainingConfig | SFTConfig, before: Mapping[str, list[str]], now: Mapping[str, str]
+) -> Mapping[str, list[str]]:
     """Return the digests of the environments' code in all updates of a run, those so far and those to come."""
     checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
     if checkpoints.last is None:  # The run starts anew.
-        return describe_code(config, {})
+        before = {}
     made = checkpoints.index.last or 0
     if isinstance(config, TrainingConfig) and made >= config.recipe.optimization.updates:
         return before
-    return describe_code(config, before)
+    return {
+        name: [*known, digest] if (known := before.get(name, []))[-1:] != [digest] else known
+        for name, digest in now.items()
+    }
 
 
 @contextmanager
@@ -242,6 +250,10 @@ def read_config(folder: Path, kind: type[ConfigT]) -> ConfigT:
         raise ConfigurationError(f"{folder}: holds a run of another kind, not of `arboretum {command}`.")
     try:
         return from_plain(kind, {**_configuration(settings), "out": str(folder)})
+    except CannotImport as error:
+        raise ConfigurationError(
+            f"{folder}: {str(error).rstrip('.')}; run it in that module's folder, or add the folder to PYTHONPATH."
+        ) from None
     except ConfigurationError as error:
         raise DataError(
             folder / SETTINGS_FILE, f"was written by another version of Arboretum ({error})."

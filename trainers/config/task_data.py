@@ -5,14 +5,14 @@ No run is resumed on other data. On edited code it is, as after a mended error; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError
 from ...envs.open_episode import own_class
-from ...envs.user_code import code_digests
+from ...envs.user_code import code_digests, describe_error
 from ...eval.planning import describe_tasks
 from ...eval.suite import Entry
 from .resolve import make_entry
@@ -39,38 +39,50 @@ def describe_data(entries: Mapping[str, Mapping[str, Entry]]) -> Data:
         ConfigurationError: The tasks of an entry are not available.
     """
     found = {
-        use: {name: text for name, entry in named.items() if (text := describe_tasks(entry.make())) is not None}
+        use: {name: text for name, entry in named.items() if (text := _describe_entry(entry)) is not None}
         for use, named in entries.items()
     }
     return {use: named for use, named in found.items() if named}
 
 
-def _trained_envs(config: TrainingConfig | SFTConfig) -> tuple[EnvConfig, ...]:
+def _describe_entry(entry: Entry) -> str | None:
+    env = entry.make()
+    try:
+        return describe_tasks(env)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # of a class of another package
+        raise ConfigurationError(f"{entry.env} cannot open its tasks: {describe_error(error)}.") from error
+
+
+def trained_envs(config: TrainingConfig | SFTConfig) -> tuple[EnvConfig, ...]:
     """Return the environments that a run is trained on."""
     return config.envs if isinstance(config, TrainingConfig) else (config.env,)
 
 
 def describe_run_data(config: TrainingConfig | SFTConfig) -> Data:
     """Return the origin of a run's tasks; see `describe_data`."""
-    envs = _trained_envs(config)
+    envs = trained_envs(config)
     entries = {"train": {env.label: make_entry(env, env.split) for env in envs}}
     if isinstance(config, TrainingConfig) and config.validation.every:
         entries["validation"] = {env.label: make_entry(env, config.validation.split) for env in envs}
     return describe_data(entries)
 
 
-def describe_code(config: TrainingConfig | SFTConfig, before: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Return the digests of the code of users' environments that a run was trained on, by name.
+def describe_code(envs: Iterable[EnvConfig]) -> dict[str, str]:
+    """Return the digests of the code of those environments that are a user's, by name."""
+    return code_digests({own_class(type(make_entry(env, env.split).make())) for env in envs})
+
+
+def edited_since(runs: Iterable[Mapping[str, Any]], now: Mapping[str, str]) -> list[str]:
+    """Return the names of the environments whose code is none of those that runs were trained on.
 
     Args:
-        config: Configuration of the run.
-        before: Digests of its updates so far, stored in its folder.
+        runs: Contents of `run.json`.
+        now: Result of `describe_code`.
     """
-    now = code_digests({own_class(type(make_entry(env, env.split).make())) for env in _trained_envs(config)})
-    return {
-        name: [*known, digest] if (known := before.get(name, []))[-1:] != [digest] else known
-        for name, digest in now.items()
-    }
+    known = _all_digests(runs)
+    return [name for name, digest in now.items() if digest not in known.get(name, {digest})]
 
 
 def edited_code(runs: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -79,11 +91,15 @@ def edited_code(runs: Iterable[Mapping[str, Any]]) -> list[str]:
     Args:
         runs: Contents of `run.json`.
     """
+    return [name for name, digests in _all_digests(runs).items() if len(digests) > 1]
+
+
+def _all_digests(runs: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for settings in runs:
         for name, digests in settings.get(CODE, {}).items():
             found.setdefault(name, set()).update(digests)
-    return [name for name, digests in found.items() if len(digests) > 1]
+    return found
 
 
 def describe_edits(settings: Mapping[str, Any]) -> list[str]:
@@ -98,15 +114,21 @@ def describe_edits(settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def check_data(folder: Path, before: Any, now: Data) -> None:
+def check_data(folder: Path, before: Any, now: Data, edited: Sequence[str] = ()) -> None:
     """Raise a `ConfigurationError` if the run or study in a folder was started on other data.
 
     Args:
         folder: The folder.
         before: Data stored in the folder.
         now: Data of today.
+        edited: Names of environments whose code was edited since, which is then taken for the reason.
     """
     difference = first_difference(before, now)
+    if difference is not None and edited:
+        raise ConfigurationError(
+            f"{folder}: the code of {', '.join(edited)} was edited, so that its tasks or their first observations"
+            f" are others ({difference}); undo the edit, or start again in another --out."
+        )
     if difference is not None:
         raise ConfigurationError(
             f"{folder}: was started on other data ({difference}); restore the data, with ARBORETUM_DATA set or "

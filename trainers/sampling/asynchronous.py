@@ -283,7 +283,10 @@ def _start_without_signals(process: BaseProcess) -> None:
 
 
 def _ended() -> SamplingFailed:
-    return SamplingFailed(f"sampling failed: its process ended; {LOG_FILE} in the run's folder may say why.")
+    return SamplingFailed(
+        f"sampling failed: its process ended; {LOG_FILE} in the run's folder may say why. In a script, the call"
+        " that trains must be below `if __name__ == '__main__':`."
+    )
 
 
 def _sampling_device(device: torch.device) -> str:

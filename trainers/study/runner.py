@@ -7,8 +7,9 @@ the missing ones only.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,7 +24,7 @@ from ..commands.outcome import FAILED, INTERRUPTED, OK
 from ..commands.preflight import require_torch
 from ..config.resolve import make_entry
 from ..config.serialize import to_plain
-from ..config.task_data import DATA, Data, check_data, describe_data, edited_code
+from ..config.task_data import DATA, Data, check_data, describe_code, describe_data, edited_code, edited_since
 from ..state import Activity
 from .curves import read_curves
 from .definition import Study, env_folder
@@ -133,7 +134,8 @@ def claim_folder(study: Study, out: Path, *, is_done: bool = False) -> None:
         _check_validations(study, out)
     if stored.get(DATA):  # Studies of older versions have none.
         if not is_done:
-            check_data(out, stored[DATA], _describe_data(study))
+            now = describe_code(env.config for env in study.envs.values())
+            check_data(out, stored[DATA], _describe_data(study), edited_since(_stored_runs(study, out), now))
         definition[DATA] = stored[DATA]
     write_atomic(path, json.dumps(definition, indent=2) + "\n")
 
@@ -153,6 +155,13 @@ def _check_validations(study: Study, out: Path) -> None:
                 f"{path}: an earlier version validated {trial.name} at the recipe's own temperature, so that its"
                 " curve cannot be compared with new ones; choose another --out."
             )
+
+
+def _stored_runs(study: Study, out: Path) -> Iterator[dict[str, Any]]:
+    """Yield the settings of the runs that have a result."""
+    for trial in study.all_runs():
+        if trial_path(out, trial).exists():
+            yield read_run_settings(out / trial.folder) or {}
 
 
 def _describe_data(study: Study) -> Data:
@@ -207,9 +216,7 @@ def missing_work(study: Study, out: Path, envs: Sequence[str]) -> list[list[Work
 def _write_results(study: Study, out: Path, console: Console) -> None:
     """Write the tables, their data and the report, and print the tables."""
     rows, curves = make_rows(study, out), read_curves(study, out)
-    finished = (trial for trial in study.all_runs() if trial_path(out, trial).exists())
-    edited = edited_code(read_run_settings(out / trial.folder) or {} for trial in finished)
-    tables = make_tables(study, rows, edited)
+    tables = make_tables(study, rows, edited_code(_stored_runs(study, out)))
     for env in study.envs:
         if (out / env_folder(env)).is_dir():
             write_suite(study, env, out)

@@ -65,6 +65,13 @@ def test_resumed_run_notes_edited_code(tmp_path: Path) -> None:
     assert SENTENCE in run(tmp_path, *more, "optimization.updates=3")
     assert digests(tmp_path / "run")[0] == first and len(digests(tmp_path / "run")) == 2
     assert SENTENCE in (tmp_path / "run" / "report.html").read_text()
+    with (tmp_path / "paid_env.py").open("a", encoding="utf-8") as file:
+        file.write("    def _observe(self):\n        return 'Choose! ' + super()._observe()\n")
+    command = [sys.executable, "-m", "arboretum", *more, "optimization.updates=4"]
+    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    error = " ".join(refused.stderr.split())
+    assert refused.returncode == 2
+    assert "run: the code of paid_env:Paid was edited, so that its tasks or their first observations are" in error
 
 
 @pytest.mark.heavy

@@ -274,6 +274,15 @@ def test_settings_of_another_version_are_reported_with_the_unknown_setting(tmp_p
         read_config(tmp_path, TrainingConfig)
 
 
+def test_part_of_a_module_that_is_not_found_is_named_with_the_fix(tmp_path: Path) -> None:
+    claim_run_folder(training(tmp_path), resume=False)
+    settings = json.loads((tmp_path / "run.json").read_text())
+    settings["recipe"]["credit"] = {"name": "no_such_module:Mine"}
+    (tmp_path / "run.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigurationError, match=r"no_such_module:Mine cannot be imported: .*; run it in"):
+        read_config(tmp_path, TrainingConfig)
+
+
 @pytest.mark.parametrize("content", ["", '{"recipe":', "null", "3", "[]"])
 def test_damaged_settings_can_be_deleted_and_passed_again(content: str, tmp_path: Path) -> None:
     start(training(tmp_path), checkpoint=3)

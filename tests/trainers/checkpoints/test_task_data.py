@@ -242,3 +242,20 @@ def test_study_of_an_older_version_goes_on_without_data(files: Path, tmp_path: P
     (tmp_path / "study.json").write_text(json.dumps(to_plain(study)))
     claim_folder(study, tmp_path)
     assert "data" not in json.loads((tmp_path / "study.json").read_text())
+
+
+def test_environment_that_cannot_open_its_tasks_is_named_with_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed_env.py").write_text(
+        "from arboretum.envs.bandit import Bandit\n"
+        "class Closed(Bandit):\n"
+        "    def _open(self, task):\n"
+        "        raise OSError('no server')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    message = (
+        r"closed_env:Closed cannot open its tasks: OSError: no server \(closed_env.py, line 4, in Closed._open\)"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        start(training(tmp_path / "run", EnvConfig("closed_env:Closed"), validation=ValidationConfig(0)))
