@@ -32,6 +32,15 @@ LOCK_FILE = ".lock"
 """Name of the file in the folder of a run by which a process that writes the run locks it; it is never deleted."""
 
 
+def shown_path(path: Path) -> Path:
+    """Return a path for people: relative to the working directory, if it is below it.
+
+    Folders of runs are absolute, because environments may change the working directory.
+    """
+    folder = Path.cwd()
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file atomically: a reader, or a crash, finds either the old content or the new content.
 

@@ -72,7 +72,7 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        _print_error(str(error))
+        _print_error(str(error).replace(f"{os.getcwd()}{os.sep}", ""))  # as paths were given
         sys.exit(2)
     except BrokenPipeError:
         # Python must not flush into the closed pipe at exit.

@@ -240,7 +240,7 @@ def evaluate(
             else:
                 factories.append(NamedAgent(one, settings=own.get(one)))
         temporary = stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out
-        folder = user_path("out", temporary)
+        folder = user_path("out", temporary).absolute()
         prepared = prepare(_as_suite(suite), factories, scope, references=references, out=folder)
         store = Store(folder, prepared.manifest)
         try:

@@ -20,6 +20,7 @@ from ..agents.play import TimeLimits
 from ..agents.registry import make_sampling
 from ..envs.checks import at_least
 from ..envs.errors import ConfigurationError
+from ..envs.files import shown_path
 from . import runner
 from .agents import AgentFactory, NamedAgent
 from .decisions.console import label_with_progress, print_decisions
@@ -109,8 +110,10 @@ def prepare(
         for agent in participants.values():
             agent.dialogue(suite, entry)  # Fail fast on a setting, before environments open their data.
 
+    runs = Path("runs").absolute()  # before environments are opened, which may change the working directory
+
     def folder(data: Mapping[str, str]) -> Path:
-        return out or Path("runs") / _folder_name(suite, scope, named, data, name_parts)
+        return runs / _folder_name(suite, scope, named, data, name_parts) if out is None else out
 
     plan = plan_suite(
         suite, scope.limit, known=lambda data, searches: read_planned_tasks(folder(data) / INDEX_FILE, searches)
@@ -177,6 +180,7 @@ def evaluate(
     scope.check(option_name)
     suite = load_suite(suite_name, parse_options(env_arg, "--env-arg"))
     shown = [remove_secrets(pair)[:40] for pair in env_arg]
+    out = None if out is None else out.absolute()
     try:
         with console.status("Choosing tasks"):  # Of an endless split, distinct ones are searched for.
             prepared = prepare(suite, agents, scope, references=references, out=out, name_parts=shown)
@@ -214,7 +218,7 @@ def evaluate(
             f"[yellow]{summary.expected - summary.episodes} of {summary.expected} episodes are missing.[/]"
             f" {run_again} the same command again to play them."
         )
-    console.print(f"Report: {folder / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Report: {shown_path(folder / 'report.html')}", soft_wrap=True, highlight=False, markup=False)
     if interrupted:
         return INTERRUPTED
     return OK if summary.complete and summary.expected else FAILED

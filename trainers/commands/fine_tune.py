@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ...agents.engines.model_check import check_model
+from ...envs.files import shown_path
 from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import (
     CHECKPOINTS_FOLDER,
@@ -45,7 +46,10 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
     """
     activity = Activity()
     interruption = Interruption(activity)
-    title, again = f"fine-tuning on {config.env.id}", f"arboretum sft --resume {quote(str(config.out))}"
+    title, again = (
+        f"fine-tuning on {config.env.id}",
+        f"arboretum sft --resume {quote(str(shown_path(config.out)))}",
+    )
     try:
         with (
             sole_writer(config.out),
@@ -62,7 +66,7 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
             finished = config.out / MODEL_FOLDER
             if resume and finished.exists():
                 if is_main():
-                    text = f"Model: {finished} (finished before)"
+                    text = f"Model: {shown_path(finished)} (finished before)"
                     console.print(text, soft_wrap=True, highlight=False, markup=False)
                 return OK
             with undo_if_refused(config):
@@ -84,7 +88,7 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
         return report_interrupt(trainer.checkpoints, again, console)
     if is_main():
         folder = config.out / MODEL_FOLDER
-        console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"Model: {shown_path(folder)}", soft_wrap=True, highlight=False, markup=False)
     return OK
 
 

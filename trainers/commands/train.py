@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from ...envs.files import shown_path
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, is_main, sole_writer
@@ -50,7 +51,7 @@ def _train(config: TrainingConfig, resume: bool, console: Console) -> int:
     interruption = Interruption(activity)
     title, optimization = f"{config.recipe.name} on {config.env_names}", config.recipe.optimization
     total, max_tokens = optimization.updates, optimization.max_tokens
-    again = f"arboretum train --resume {quote(str(config.out))}"
+    again = f"arboretum train --resume {quote(str(shown_path(config.out)))}"
     view = training_view([env.label for env in config.envs])
     trainer: Trainer | None = None
     try:
@@ -66,7 +67,7 @@ def _train(config: TrainingConfig, resume: bool, console: Console) -> int:
 
             limit_threads(trainer.optimizer.policy)
             if restarts and is_main():
-                text = f"{config.out}: holds no checkpoint; starting again from update 0."
+                text = f"{shown_path(config.out)}: holds no checkpoint; starting again from update 0."
                 console.print(text, soft_wrap=True, highlight=False, markup=False)
             print_edits(config.out, console)
             for metrics in trainer.history:
@@ -95,7 +96,7 @@ def _train(config: TrainingConfig, resume: bool, console: Console) -> int:
     if trainer.is_main:
         _warn_if_not_better(trainer.history, trainer.checkpoints.index.score, console)
         folder = export_checkpoint(config.out)
-        console.print(f"Model: {folder}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"Model: {shown_path(folder)}", soft_wrap=True, highlight=False, markup=False)
         if resume and trainer.state.update == before and trainer.stopped is None:
             limit = config.recipe.optimization.max_tokens
             ended = limit is not None and trainer.state.tokens >= limit
@@ -150,7 +151,7 @@ def _warn_if_not_better(history: Sequence[dict[str, float]], best: float | None,
 def _write_report(folder: Path, console: Console) -> None:
     """Write the report; an error such as a full disk must not hide how the run ended."""
     try:
-        console.print(f"Report: {write_report(folder)}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"Report: {shown_path(write_report(folder))}", soft_wrap=True, highlight=False, markup=False)
     except OSError as error:
-        command = escape(f"arboretum report {quote(str(folder))}")
+        command = escape(f"arboretum report {quote(str(shown_path(folder)))}")
         console.print(f"[red]No report:[/] {escape(str(error))}; write it with: {command}", soft_wrap=True)

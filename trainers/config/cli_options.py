@@ -139,7 +139,8 @@ class Options:
         settings: dict[str, Any] = {
             "envs": envs,
             "model": model,
-            "out": self.resume or self.out or Path("runs") / f"{algorithm}-{names}-{self.seed}",
+            # Environments may change the working directory.
+            "out": (self.resume or self.out or Path("runs") / f"{algorithm}-{names}-{self.seed}").absolute(),
             "seed": self.seed,
             "dialogue": DialogueConfig(
                 self.dialogue, parse_options(dialogue_args, "--dialogue-arg"), self.template

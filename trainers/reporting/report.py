@@ -15,7 +15,7 @@ from typing import Any, Literal
 from jinja2 import PackageLoader
 
 from ...envs.errors import ConfigurationError, DataError
-from ...envs.files import read_jsonl, write_atomic
+from ...envs.files import read_jsonl, shown_path, write_atomic
 from ...eval.page_data import encode_page, pack
 from ...eval.report import make_templates, pack_cell
 from ...eval.run_index import EPISODES_FILE
@@ -106,7 +106,7 @@ def describe_training(folder: Path) -> dict[str, Any]:
         ) from None
     best = Checkpoints(folder / CHECKPOINTS_FOLDER).index.best
     return {
-        "folder": quote(str(folder)),
+        "folder": quote(str(shown_path(folder))),
         **heading,
         "done": int(history[-1]["update"]) if history else 0,
         "validations": _summarize_validations(history, best),

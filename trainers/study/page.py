@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import PackageLoader
 
-from ...envs.files import write_atomic
+from ...envs.files import shown_path, write_atomic
 from ...eval.page_data import encode_page
 from ...eval.report import make_templates
 from .. import reporting
@@ -105,8 +105,8 @@ def evaluation_commands(study: Study, out: Path) -> Iterator[str]:
 
 def evaluation_command(study: Study, trial: Trial, out: Path) -> str:
     """Return the command that evaluates the exported model of a run on the held-out tasks."""
-    suite = out / env_folder(trial.env) / SUITE_FILE
-    model = out / trial.folder / MODEL_FOLDER
+    suite = shown_path(out / env_folder(trial.env) / SUITE_FILE)
+    model = shown_path(out / trial.folder / MODEL_FOLDER)
     dialogue = study.dialogue_of(trial.env).name
     return (
         f"arboretum eval {shlex.quote(str(suite))} --agent direct --dialogue {dialogue}"

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from ...envs.checks import at_least, first_difference
 from ...envs.errors import ConfigurationError, DataError, unknown_name
-from ...envs.files import folder_failure, write_atomic
+from ...envs.files import folder_failure, shown_path, write_atomic
 from ...eval.manifest import STUDY_FILE, SUMMARY_FILE, check_holds_no_run, check_replaces_nothing
 from ..checkpoints.interruption import Interruption
 from ..checkpoints.run_folder import SETTINGS_FILE, read_run_settings
@@ -237,7 +237,8 @@ def _write_results(study: Study, out: Path, console: Console) -> None:
     if not tables:
         console.print("No trial or control is finished, so there are no results yet.")
         return
-    lines = [f"Tables: {out / TABLE_FILE}; with learning curves: {out / REPORT_FILE}"]
+    folder = shown_path(out)
+    lines = [f"Tables: {folder / TABLE_FILE}; with learning curves: {folder / REPORT_FILE}"]
     lines += [f"Evaluate a final model, such as: {commands[0]}"] if commands else []
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
