@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import threading
 import uuid
@@ -37,8 +38,23 @@ def shown_path(path: Path) -> Path:
 
     Folders of runs are absolute, because environments may change the working directory.
     """
-    folder = Path.cwd()
-    return path.relative_to(folder) if path.is_relative_to(folder) else path
+    folder = _working_folder()
+    return path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else path
+
+
+def shown_paths(text: str) -> str:
+    """Return a text with its paths as `shown_path` gives them."""
+    folder = _working_folder()
+    return text if folder is None else re.sub(rf"(?<![\w./-]){re.escape(f'{folder}{os.sep}')}", "", text)
+
+
+def _working_folder() -> Path | None:
+    """Return the working directory; None if it was deleted, or is the root, below which everything is."""
+    try:
+        folder = Path.cwd()
+    except OSError:
+        return None
+    return None if folder == folder.parent else folder
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -72,7 +72,7 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        _print_error(str(error).replace(f"{os.getcwd()}{os.sep}", ""))  # as paths were given
+        _print_error(str(error))
         sys.exit(2)
     except BrokenPipeError:
         # Python must not flush into the closed pipe at exit.
@@ -86,7 +86,9 @@ def exit_on_error() -> Iterator[None]:
 
 
 def _print_error(text: str) -> None:
-    Terminal(stderr=True, highlight=False).print(f"arboretum: {text}", markup=False, soft_wrap=True)
+    from .files import shown_paths  # not needed at start-up
+
+    Terminal(stderr=True, highlight=False).print(f"arboretum: {shown_paths(text)}", markup=False, soft_wrap=True)
 
 
 def fit_parts(parts: Sequence[str], width: int, *, indent: str = "  ", head: str = "") -> str:

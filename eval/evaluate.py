@@ -110,10 +110,11 @@ def prepare(
         for agent in participants.values():
             agent.dialogue(suite, entry)  # Fail fast on a setting, before environments open their data.
 
-    runs = Path("runs").absolute()  # before environments are opened, which may change the working directory
+    # Environments, which are opened below, may change the working directory.
+    parent = Path("runs").absolute() if out is None else out.parent
 
     def folder(data: Mapping[str, str]) -> Path:
-        return runs / _folder_name(suite, scope, named, data, name_parts) if out is None else out
+        return parent / (_folder_name(suite, scope, named, data, name_parts) if out is None else out.name)
 
     plan = plan_suite(
         suite, scope.limit, known=lambda data, searches: read_planned_tasks(folder(data) / INDEX_FILE, searches)

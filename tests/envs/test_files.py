@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from arboretum.envs import DataError
-from arboretum.envs.files import PART, open_cached, read_jsonl, replace_folder, write_atomic
+from arboretum.envs.files import (
+    PART,
+    open_cached,
+    read_jsonl,
+    replace_folder,
+    shown_path,
+    shown_paths,
+    write_atomic,
+)
 
 needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 
@@ -337,3 +345,21 @@ def test_cached_folder_that_another_process_deleted_is_absent(tmp_path: Path) ->
         raise DataError(folder / "data", "is missing.")
 
     assert open_cached(folder, read) is None
+
+
+def test_paths_below_the_working_directory_are_shown_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    inside, beside = tmp_path / "here" / "runs" / "a", tmp_path / "there" / "b"
+    assert shown_path(inside) == Path("runs/a") and shown_path(beside) == beside
+    assert shown_paths(f"{inside}: as in {inside}/x, not {beside}") == f"runs/a: as in runs/a/x, not {beside}"
+    assert shown_paths(f"/mnt{inside}") == f"/mnt{inside}"
+    monkeypatch.chdir("/")
+    assert shown_path(inside) == inside and shown_paths(f"{inside}, http://a/b") == f"{inside}, http://a/b"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert shown_path(inside) == inside and shown_paths(f"{inside}") == f"{inside}"

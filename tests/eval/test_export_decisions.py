@@ -233,7 +233,7 @@ def test_dialogue_that_cannot_be_made_for_pairs_is_one_sentence(
         main(["export", str(arrows_run), "--to", "preference", "--out", str(tmp_path / "p.jsonl")])
     assert ended.value.code == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"{arrows_run}: {message}" in said and not (tmp_path / "p.jsonl").exists()
+    assert f"run: {message}" in said and not (tmp_path / "p.jsonl").exists()
 
 
 def test_unknown_agent_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

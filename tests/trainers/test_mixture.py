@@ -94,7 +94,7 @@ def test_options_are_for_all_environments_or_for_one() -> None:
         EnvConfig(LAKE, {"max_steps": 20, "size": 3}),
     )
     assert config.dialogue.settings == {"max_turns": 4}
-    assert config.out == Path(f"runs/grpo-small+{LAKE}-0")
+    assert config.out == Path(f"runs/grpo-small+{LAKE}-0").absolute()
 
 
 @pytest.mark.parametrize(

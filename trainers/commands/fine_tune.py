@@ -46,10 +46,8 @@ def fine_tune(config: SFTConfig, *, resume: bool = False, console: Console) -> i
     """
     activity = Activity()
     interruption = Interruption(activity)
-    title, again = (
-        f"fine-tuning on {config.env.id}",
-        f"arboretum sft --resume {quote(str(shown_path(config.out)))}",
-    )
+    title = f"fine-tuning on {config.env.id}"
+    again = f"arboretum sft --resume {quote(str(shown_path(config.out)))}"
     try:
         with (
             sole_writer(config.out),

@@ -51,9 +51,8 @@ def run(
     study = load_study(name)
     if options.precision is not None:
         study = replace(study, hardware=replace(study.hardware, precision=options.precision))
-    folder = (
-        out or Path("runs") / f"study-{study.name}"
-    ).absolute()  # Environments may change the working directory.
+    # Environments may change the working directory.
+    folder = (out or Path("runs") / f"study-{study.name}").absolute()
     if options.gradients is None and options.recipes:
         raise ConfigurationError(
             "--recipes chooses what --gradients measures; give both. A study trains the recipes of its file."

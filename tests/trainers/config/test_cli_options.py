@@ -52,7 +52,7 @@ def test_every_setting_of_a_training_run_has_an_option() -> None:
         get_recipe("grpo").with_settings({"sampler.rollouts": 4, "objective.clip_high": 0.3}),
         EnvConfig("TextFrozenLake-v0", {"size": 5, "map": None}, "test", 3),
         MODEL,
-        Path("there"),
+        Path("there").absolute(),
         7,
         DialogueConfig("react", {"max_turns": 4, "show_reward": False}, "qwen3"),
         HardwareConfig(
@@ -76,7 +76,7 @@ def test_every_setting_of_fine_tuning_has_an_option() -> None:
     assert config.sft == SFTSettings(9, 3, 2, 0.1, 1, 0.5)
     assert config.env.kwargs == {"size": 5}
     assert config.expert == ExpertConfig(0.2, 1, "none", "all")
-    assert config.out == Path("runs/sft-TextFrozenLake-v0-0") and config.hardware.lora is None
+    assert config.out == Path("runs/sft-TextFrozenLake-v0-0").absolute() and config.hardware.lora is None
 
 
 @pytest.mark.parametrize("option", ["--engine vllm", "--base-url URL", "--vllm-memory 1", "--share-prefixes True"])
