@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -79,55 +78,6 @@ def is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == _PACKAGE
 
 
-def code_digest(kind: type) -> str | None:
-    """Return a digest of the code of a user's class; None if neither it nor a base of it is a user's.
-
-    The files are those that define the class and its bases, and the user's modules that these import at any depth.
-    """
-    found: dict[str, Path] = {}
-    modules = [one.__module__ for one in kind.__mro__]
-    while modules:
-        name = modules.pop()
-        if name not in found and (path := _user_file(name)) is not None:
-            found[name] = path
-            modules += _imported(name, path)
-    digest = blake2b(digest_size=6)
-    for path in sorted({*found.values()}, key=lambda path: path.name):  # whatever the folder is
-        digest.update(path.read_bytes())
-    return digest.hexdigest() if found else None
-
-
-def _imported(name: str, path: Path) -> list[str]:
-    """Return the modules that a module imports, and names that it imports from them, which may be modules."""
-    import ast
-
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # It was edited since it was imported.
-        return []
-    package = getattr(sys.modules[name], "__package__", None) or ""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*parents, *([node.module] if node.module else [])])
-            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return found
-
-
-def code_digests(classes: Iterable[type]) -> dict[str, str]:
-    """Return the digests of those of some classes that are a user's by their names, such as "my_envs:Maze"."""
-    named = {f"{kind.__module__}:{kind.__qualname__}": code_digest(kind) for kind in classes}
-    return {name: digest for name, digest in sorted(named.items()) if digest is not None}
-
-
-def _user_file(module: str) -> Path | None:
-    path = Path(getattr(sys.modules.get(module), "__file__", None) or "")
-    return path if path.is_file() and _is_user_module(module, path) else None
-
-
 def _line_of(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError):  # It names its file and line itself.
         return None
@@ -158,10 +108,11 @@ def _is_user_code(module: dict[str, Any], code: CodeType) -> bool:
     names = [(module.get(key) or "").partition(".")[0] for key in ("__name__", "__package__")]
     if _PACKAGE in names or code.co_filename.startswith("<"):
         return False
-    return _is_user_module(names[0], Path(code.co_filename))
+    return is_user_module(names[0], Path(code.co_filename))
 
 
-def _is_user_module(name: str, path: Path) -> bool:
+def is_user_module(name: str, path: Path) -> bool:
+    """Return True if a module is a user's: neither of this package, nor installed or of Python's library."""
     top = name.partition(".")[0]
     if top in _PLUGINS:
         return True

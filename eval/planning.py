@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 from ..agents.base import Agent
 from ..agents.play import TimeLimits
 from ..envs.checks import integer_at_least, positive
+from ..envs.code_digest import code_digests
 from ..envs.core import TextEnv
 from ..envs.data import missing_files
 from ..envs.errors import ConfigurationError
 from ..envs.open_episode import own_class
 from ..envs.seeding import stable_seed
 from ..envs.tasks import GeneratedTasks
-from ..envs.user_code import code_digests, describe_error
+from ..envs.user_code import describe_error
 from .manifest import BY_TASK
 from .store import EpisodeKey
 from .suite import Entry, Replacement, Suite

@@ -22,9 +22,9 @@ from arboretum.agents.base import Agent, Reply, Seat, Stop
 from arboretum.agents.reference import RandomAgent
 from arboretum.cli import main
 from arboretum.envs.bandit import Bandit
+from arboretum.envs.code_digest import code_digest
 from arboretum.envs.errors import ConfigurationError
 from arboretum.envs.retrieval.interface import Hit, Retriever
-from arboretum.envs.user_code import code_digest
 from arboretum.eval import open_index, read_episode
 from arboretum.eval.suite import Entry, Suite, load_suite
 
@@ -427,8 +427,10 @@ def test_code_of_imported_modules_belongs_to_a_class(tmp_path: Path, monkeypatch
     package.mkdir()
     texts = {
         "__init__": "",
-        "envs": "import maze_words\nfrom . import rules\nfrom arboretum.envs.bandit import Bandit\n"
-        "class Maze(Bandit):\n    pass\n",
+        "envs": "try:\n    import no_such_words\nexcept ImportError:\n    import maze_words\n"
+        "from . import rules\nfrom arboretum.envs.bandit import Bandit\n"
+        "class Maze(Bandit):\n    def late(self):\n        from . import late\n",
+        "late": "x = 1\n",
         "rules": "from .sizes import SIZE\n",
         "sizes": "SIZE = 3\n",
         "unrelated": "x = 1\n",
@@ -438,8 +440,10 @@ def test_code_of_imported_modules_belongs_to_a_class(tmp_path: Path, monkeypatch
     (tmp_path / "maze_words.py").write_text("GO = 'go'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     kind = importlib.import_module("mazes.envs").Maze
-    importlib.import_module("mazes.unrelated")
     first = code_digest(kind)
+    for name in ("unrelated", "late"):  # A method's import may not have been executed, so that it never counts.
+        importlib.import_module(f"mazes.{name}")
+    assert code_digest(kind) == first
     assert first is not None and code_digest(Bandit) is None
     (package / "unrelated.py").write_text("x = 2\n")
     assert code_digest(kind) == first

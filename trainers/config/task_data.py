@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.checks import first_difference
+from ...envs.code_digest import code_digests
 from ...envs.errors import ConfigurationError
 from ...envs.open_episode import own_class
-from ...envs.user_code import code_digests, describe_error
+from ...envs.user_code import describe_error
 from ...eval.planning import describe_tasks
 from ...eval.suite import Entry
 from .resolve import make_entry
