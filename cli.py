@@ -16,6 +16,7 @@ from tyro.extras import SubcommandApp
 from .agents.registry import MODEL_FREE_AGENTS, agent_names
 from .envs.checks import expand_option
 from .envs.errors import ConfigurationError
+from .envs.files import started_here
 from .envs.retrieval.commands import BuildIndex, Recall, ServeRetrieval, VerifyIndex
 from .envs.terminal import Terminal, VisibleFormatter, exit_on_error, replace_unencodable
 from .envs.webshop.command import ServeWebShop
@@ -480,7 +481,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(handlers=[warnings])
     logging.getLogger("stamina").propagate = False  # retries of requests are counted, not printed
     replace_unencodable()
-    with exit_on_error():
+    with started_here(), exit_on_error():
         if arguments == ["--version"]:
             from . import __version__
 

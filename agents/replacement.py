@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from weakref import ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import gymnasium as gym
 
 from ..envs.copying import RebuiltCopies
+from ..envs.user_code import USER_ERRORS
 from .deadline import expires_after
 
 if TYPE_CHECKING:
@@ -17,54 +19,70 @@ if TYPE_CHECKING:
     from .base import Seat
 
 BUILD_SECONDS = 60.0
-"""Seconds that making a new environment may take; the limits of steps and episodes do not count it."""
+"""Seconds in which an environment that a time limit interrupted is made again; other limits do not count them."""
 
-_discarded: list[ref[TextEnv[Any]]] = []
-"""Environments that callers of `play` may still hold; a list, because it is nearly always empty."""
+_interrupted: WeakSet[TextEnv[Any]] = WeakSet()
+_failed: WeakSet[TextEnv[Any]] = WeakSet()
+_replacements: WeakKeyDictionary[TextEnv[Any], TextEnv[Any]] = WeakKeyDictionary()
+"""Environments by those of the callers of `play`, who may give these to it again."""
+_replaced: WeakKeyDictionary[TextEnv[Any], ref[TextEnv[Any]]] = WeakKeyDictionary()
+"""The reverse, which must not keep the environments of callers alive."""
 
 
 def discard(env: TextEnv[Any]) -> None:
-    """Have `renew` replace an environment, in this and in every later call of `play` that is given it."""
-    _discarded[:] = [one for one in _discarded if one() is not None]
-    _discarded.append(ref(env))
+    """Have `renewed` replace an environment that was interrupted, in this and in every later call of `play`."""
+    _interrupted.add(env)
 
 
 def discard_failed(env: TextEnv[Any]) -> None:
-    """Have `renew` replace an environment that raised, if there is a record of how it was made."""
-    if isinstance(env, RebuiltCopies) or env.spec is not None:
-        discard(env)
+    """Have `renewed` replace an environment that raised, if it can be made again."""
+    _failed.add(env)
 
 
-def is_discarded(env: TextEnv[Any]) -> bool:
-    """Return True if an environment has to be replaced."""
-    return bool(_discarded) and env in [one() for one in _discarded]
+def renewed(env: TextEnv[Any]) -> TextEnv[Any]:
+    """Return an environment, or the one in its place if it was discarded.
 
-
-def rebuild(env: TextEnv[Any]) -> TextEnv[Any]:
-    """Return a new environment in the place of one that was discarded.
+    One that raised stays if it cannot be made again. Those of callers are not closed: their owners may use them.
 
     Raises:
-        TypeError: There is no record of how the environment was made.
+        TypeError: There is no record of how an environment that was interrupted was made.
         Expired: It was not made within `BUILD_SECONDS`.
     """
-    with expires_after(time.perf_counter() + BUILD_SECONDS):
-        return _build_again(env)
+    used = _replacements.get(env, env)
+    if used in _interrupted:
+        with expires_after(time.perf_counter() + BUILD_SECONDS):
+            new = _build_again(used)
+    elif used in _failed:
+        try:
+            new = _build_again(used)
+        except USER_ERRORS:
+            return used
+        if used in _replaced:  # It has no other owner.
+            with suppress(*USER_ERRORS):
+                used.close()
+    else:
+        return used
+    owned = (_replaced[used]() if used in _replaced else None) or used
+    _replacements[owned], _replaced[new] = new, ref(owned)
+    return new
 
 
 def renew(seat: Seat) -> None:
     """Replace the environment of a seat if it was discarded; the time limit of its episode begins afterwards.
 
     Raises:
-        TypeError: There is no record of how the environment was made.
-        Expired: It was not made within `BUILD_SECONDS`.
+        TypeError, Expired: See `renewed`.
     """
-    if not is_discarded(seat.env):
-        return
-    limit, seat.step_time_limit = seat.step_time_limit, BUILD_SECONDS
-    seat.step_deadline, seat.deadline = time.perf_counter() + BUILD_SECONDS, math.inf
-    seat.env = rebuild(seat.env)
-    seat.step_time_limit, seat.step_deadline = limit, math.inf
-    seat.deadline = time.perf_counter() + seat.time_limit
+    used = _replacements.get(seat.env, seat.env)
+    if used in _interrupted or used in _failed:
+        limit, seconds = seat.step_time_limit, BUILD_SECONDS if used in _interrupted else math.inf
+        seat.step_time_limit, seat.deadline = seconds, math.inf
+        seat.step_deadline = time.perf_counter() + seconds
+        seat.env = renewed(seat.env)
+        seat.step_time_limit, seat.step_deadline = limit, math.inf
+        seat.deadline = time.perf_counter() + seat.time_limit
+    else:
+        seat.env = used
 
 
 def _build_again(env: TextEnv[Any]) -> TextEnv[Any]:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import ast
 
 
+_NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "t.TYPE_CHECKING", "__name__ == '__main__'")
+"""Conditions that are false when a module is imported."""
+
+
 def code_digests(classes: Iterable[type]) -> dict[str, str]:
     """Return the digests of those of some classes that are a user's by their names, such as "my_envs:Maze"."""
     named = {f"{kind.__module__}:{kind.__qualname__}": code_digest(kind) for kind in classes}
@@ -55,12 +59,19 @@ def _imported(name: str, path: Path) -> Iterator[str]:
     package = (getattr(sys.modules[name], "__package__", None) or "").split(".")
     for statement in _executed(tree):
         if isinstance(statement, ast.Import):
-            yield from (alias.name for alias in statement.names)
+            for alias in statement.names:
+                yield from _with_parents(alias.name)
         elif isinstance(statement, ast.ImportFrom):
             parents = package[: len(package) - statement.level + 1] if statement.level else []
             base = ".".join([*parents, *([statement.module] if statement.module else [])])
-            yield base
+            yield from _with_parents(base)
             yield from (f"{base}.{alias.name}" for alias in statement.names)
+
+
+def _with_parents(module: str) -> list[str]:
+    """Return the name of a module after those of its packages, which are imported with it."""
+    parts = module.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
@@ -68,7 +79,12 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
     import ast
 
     for child in ast.iter_child_nodes(node):
-        is_for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
-        if not (is_for_types or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr))):
-            yield child
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr)):
+            continue
+        yield child
+        if isinstance(child, ast.If) and ast.unparse(child.test) in _NEVER:
+            for statement in child.orelse:
+                yield statement
+                yield from _executed(statement)
+        else:
             yield from _executed(child)

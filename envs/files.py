@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -33,22 +34,37 @@ LOCK_FILE = ".lock"
 """Name of the file in the folder of a run by which a process that writes the run locks it; it is never deleted."""
 
 
-def shown_path(path: Path) -> Path:
-    """Return a path for people: relative to the working directory, if it is below it.
+_started_in: ContextVar[Path | None] = ContextVar("started_in", default=None)
 
-    Folders of runs are absolute, because environments may change the working directory.
+
+@contextmanager
+def started_here() -> Iterator[None]:
+    """Context of a command, or decorator, from whose working directory on paths are shown.
+
+    Environments may change the working directory; hence folders of runs are absolute.
     """
-    folder = _working_folder()
+    token = _started_in.set(_working_directory())
+    try:
+        yield
+    finally:
+        _started_in.reset(token)
+
+
+def shown_path(path: Path) -> Path:
+    """Return a path for people: relative to the working directory of the start, if it is below it."""
+    folder = _started_in.get() or _working_directory()
     return path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else path
 
 
 def shown_paths(text: str) -> str:
     """Return a text with its paths as `shown_path` gives them."""
-    folder = _working_folder()
-    return text if folder is None else re.sub(rf"(?<![\w./-]){re.escape(f'{folder}{os.sep}')}", "", text)
+    folder = _started_in.get() or _working_directory()
+    if folder is None:
+        return text
+    return re.sub(rf"(?<![\w./~:=-]){re.escape(f'{folder}{os.sep}')}(?=[\w.-])", "", text)
 
 
-def _working_folder() -> Path | None:
+def _working_directory() -> Path | None:
     """Return the working directory; None if it was deleted, or is the root, below which everything is."""
     try:
         folder = Path.cwd()

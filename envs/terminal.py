@@ -21,6 +21,7 @@ from rich.text import Text
 
 from .display import visible
 from .errors import ConfigurationError
+from .files import shown_paths
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -86,8 +87,6 @@ def exit_on_error() -> Iterator[None]:
 
 
 def _print_error(text: str) -> None:
-    from .files import shown_paths  # not needed at start-up
-
     Terminal(stderr=True, highlight=False).print(f"arboretum: {shown_paths(text)}", markup=False, soft_wrap=True)
 
 

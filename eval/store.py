@@ -140,7 +140,7 @@ class Store:
             )
         for entry, digest in digests.items():
             if before.get(entry, digest) != digest:
-                if edited := edited_since(manifest, self._versions):
+                if edited := self._edited_since(manifest, entry):
                     raise ConfigurationError(
                         f"{self.folder}: the code of {', '.join(edited)} was edited, so that tasks of {entry!r} or"
                         " their first observations are others; choose another --out, or undo the edit."
@@ -160,6 +160,12 @@ class Store:
         }
         if any(manifest.get(key) != value for key, value in changed.items()):
             write_manifest(self.folder, {**manifest, **changed})
+
+    def _edited_since(self, manifest: Mapping[str, Any], entry: str) -> list[str]:
+        """Return the names of the edited classes that the environment of an entry may be of."""
+        ids = {one["name"]: one["env"] for one in self._suite.get("entries", ())}
+        edited = edited_since(manifest, self._versions)
+        return [name for name in edited if ids.get(entry, name) == name or ":" not in ids[entry]]
 
     def record_session(self) -> None:
         """Add this call's `sessions` to those of an earlier call in `run.json`, with versions that changed."""

@@ -25,7 +25,7 @@ from .algorithms.recipe import Optimization
 from .checkpoints.contents import trained_weights
 from .checkpoints.export import export_model
 from .checkpoints.interruption import Interruption
-from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, MODEL_FOLDER
+from .checkpoints.run_folder import CHECKPOINTS_FOLDER, METRICS_FILE, MODEL_FOLDER, record_code
 from .checkpoints.store import Checkpoints, verify_checkpoint
 from .checkpoints.taught_dialogue import record_dialogue
 from .config.resolve import dialogue_in, make_entry
@@ -138,6 +138,8 @@ class SFTTrainer:
         self.history: list[dict[str, float]] = []
         if checkpoint is not None:
             self._load(checkpoint)
+            if self.accelerator.is_main_process:
+                record_code(config)
 
     def run(self) -> Iterator[dict[str, float]]:
         """Train, and yield the metrics of every step.

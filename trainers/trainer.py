@@ -21,7 +21,7 @@ from .checkpoints.components import build_components
 from .checkpoints.contents import CheckpointContents
 from .checkpoints.interruption import Interruption
 from .checkpoints.rollback import Rollback
-from .checkpoints.run_folder import CHECKPOINTS_FOLDER
+from .checkpoints.run_folder import CHECKPOINTS_FOLDER, record_code
 from .checkpoints.store import CheckpointError, Checkpoints
 from .checkpoints.taught_dialogue import DialogueCheck
 from .config.run import TrainingConfig
@@ -105,6 +105,8 @@ class Trainer:
                 self._rollback.apply_lr_scale()
             self._unvalidated = self._take_unvalidated()
             self._log.open(self.history, self.state.update)
+            if self.is_main and checkpoint is not None and not self._schedule.is_over:
+                record_code(config)
         except BaseException:
             self.close()  # Processes that sample or step environments have started.
             raise

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ...agents.episode import Episode
 from ...agents.play import Job, TimeLimits, play
-from ...agents.replacement import is_discarded
 from ...envs.core import TextEnv
 from ..agents import AgentFactory
 from ..planning import PlannedEpisode
@@ -78,7 +77,7 @@ _envs: dict[str, TextEnv[Any]] = {}
 def cached_env(entry: Entry) -> TextEnv[Any]:
     """Return the environment of an entry, which the first call in this process opens."""
     identity = repr(entry)
-    if identity not in _envs or is_discarded(_envs[identity]):
+    if identity not in _envs:
         _envs[identity] = entry.make()
     return _envs[identity]
 

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -313,6 +313,64 @@ def test_environment_that_raised_is_not_used_again(count: int) -> None:
     for _ in range(2):  # The caller's environments are the same ones in the second call.
         errors = {episode.task: episode.error for episode in play(RandomAgent(), envs, jobs)}
         assert [errors[job.task] is None for job in jobs] == [False, True, True]
+
+
+class Counted(Bandit):
+    """Bandit whose first step fails in its first task, and that counts the objects made and closed."""
+
+    made: ClassVar[list[Counted]] = []
+    closed: ClassVar[list[Counted]] = []
+    is_down = False
+
+    def __init__(self) -> None:
+        if self.is_down:
+            raise OSError("the server restarts")
+        super().__init__()
+        self.made.append(self)
+
+    def _apply(self, action: str) -> Outcome:
+        if self.task == self.tasks[0]:
+            raise OSError("the simulator died")
+        return super()._apply(action)
+
+    def close(self) -> None:
+        self.closed.append(self)
+        super().close()
+
+
+def test_replacements_are_reused_and_closed_when_they_raise_and_the_callers_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Counted, "made", made := [])
+    monkeypatch.setattr(Counted, "closed", closed := [])
+    env = Counted()
+    bad, good = (Job(task, 1) for task in env.tasks[:2])
+
+    def errors(*jobs: Job) -> list[bool]:
+        return [episode.error is not None for episode in play(RandomAgent(), [env], jobs)]
+
+    assert errors(bad, good) == [True, False] and len(made) == 2
+    assert errors(good) == [False] and len(made) == 2  # The replacement of the last call is used.
+    assert errors(bad, good) == [True, False] and len(made) == 3
+    assert closed == [made[1]]
+    monkeypatch.setattr(Counted, "is_down", True)
+    assert errors(bad, good) == [True, False] and len(made) == 3  # It stays, as it cannot be made again.
+    monkeypatch.setattr(Counted, "is_down", False)
+    assert errors(good) == [False] and len(made) == 4 and closed == [made[1], made[2]]
+
+
+def test_environment_that_raised_may_take_long_to_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arboretum.agents.replacement.BUILD_SECONDS", 0.05)
+
+    class Slow(Counted):
+        def __init__(self) -> None:
+            time.sleep(0.2)
+            super().__init__()
+
+    env = Slow()
+    jobs = [Job(env.tasks[0], 1), Job(env.tasks[1], 1)]
+    errors = [one.error for one in play(RandomAgent(), [env], jobs, step_time_limit=0.1, time_limit=5.0)]
+    assert "the simulator died" in (errors[0] or "") and errors[1] is None
 
 
 class Logged(RandomAgent):

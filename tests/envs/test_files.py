@@ -21,6 +21,7 @@ from arboretum.envs.files import (
     replace_folder,
     shown_path,
     shown_paths,
+    started_here,
     write_atomic,
 )
 
@@ -355,7 +356,18 @@ def test_paths_below_the_working_directory_are_shown_relative(
     inside, beside = tmp_path / "here" / "runs" / "a", tmp_path / "there" / "b"
     assert shown_path(inside) == Path("runs/a") and shown_path(beside) == beside
     assert shown_paths(f"{inside}: as in {inside}/x, not {beside}") == f"runs/a: as in runs/a/x, not {beside}"
-    assert shown_paths(f"/mnt{inside}") == f"/mnt{inside}"
+    for kept in (
+        f"/mnt{inside}",
+        f"~{inside}",
+        f"set ARBORETUM_DATA={inside}",
+        f"/usr:{inside}",
+        f"{tmp_path}/here/ is",
+    ):
+        assert shown_paths(kept) == kept
+    with started_here():
+        monkeypatch.chdir(tmp_path)
+        assert shown_path(inside) == Path("runs/a") and shown_paths(f"{inside}") == "runs/a"
+    assert shown_path(inside) == Path("here/runs/a")
     monkeypatch.chdir("/")
     assert shown_path(inside) == inside and shown_paths(f"{inside}, http://a/b") == f"{inside}, http://a/b"
     gone = tmp_path / "gone"

@@ -427,7 +427,10 @@ def test_code_of_imported_modules_belongs_to_a_class(tmp_path: Path, monkeypatch
     package.mkdir()
     texts = {
         "__init__": "",
-        "envs": "try:\n    import no_such_words\nexcept ImportError:\n    import maze_words\n"
+        "envs": "from typing import TYPE_CHECKING\n"
+        "try:\n    import no_such_words\nexcept ImportError:\n    import maze_words\n"
+        "if TYPE_CHECKING:\n    from . import unrelated\nelse:\n    from .deep.er import thing\n"
+        "if __name__ == '__main__':\n    from . import unrelated\n"
         "from . import rules\nfrom arboretum.envs.bandit import Bandit\n"
         "class Maze(Bandit):\n    def late(self):\n        from . import late\n",
         "late": "x = 1\n",
@@ -437,6 +440,9 @@ def test_code_of_imported_modules_belongs_to_a_class(tmp_path: Path, monkeypatch
     }
     for name, text in texts.items():
         (package / f"{name}.py").write_text(text)
+    (package / "deep").mkdir()
+    (package / "deep" / "__init__.py").write_text("y = 1\n")
+    (package / "deep" / "er.py").write_text("thing = 1\n")
     (tmp_path / "maze_words.py").write_text("GO = 'go'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     kind = importlib.import_module("mazes.envs").Maze
@@ -448,10 +454,17 @@ def test_code_of_imported_modules_belongs_to_a_class(tmp_path: Path, monkeypatch
     (package / "unrelated.py").write_text("x = 2\n")
     assert code_digest(kind) == first
     digests = {first}
-    for path in (package / "sizes.py", package / "rules.py", tmp_path / "maze_words.py", package / "envs.py"):
+    deep = package / "deep" / "__init__.py", package / "deep" / "er.py"
+    for path in (
+        *deep,
+        package / "sizes.py",
+        package / "rules.py",
+        tmp_path / "maze_words.py",
+        package / "envs.py",
+    ):
         path.write_text(path.read_text() + "# edited\n")
         digests.add(code_digest(kind))
-    assert len(digests) == 5
+    assert len(digests) == 7
 
 
 def test_paths_may_be_texts_and_begin_with_the_home_folder(

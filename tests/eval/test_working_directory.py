@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,15 +20,15 @@ print(result.complete, result.folder, os.getcwd())
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Working directory with the module of two environments that go elsewhere."""
+@pytest.fixture(params=["elsewhere", "."])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Working directory with the module of two environments that go elsewhere, or to its parent."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "moving_env.py").write_text(
         "import os\n"
         "from arboretum.envs.bandit import Bandit\n"
-        f"ELSEWHERE = {str(tmp_path / 'elsewhere')!r}\n"
+        f"ELSEWHERE = {str(tmp_path / request.param)!r}\n"
         "class MovesAtOnce(Bandit):\n"
         "    def _open(self, task):\n"
         "        os.chdir(ELSEWHERE)\n"
@@ -47,7 +46,8 @@ def run(folder: Path, *arguments: str) -> str:
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert os.listdir(folder.parent / "elsewhere") == []
+    assert {path.name for path in folder.parent.iterdir()} == {"elsewhere", "here"}
+    assert list((folder.parent / "elsewhere").iterdir()) == []
     return done.stdout
 
 
@@ -57,7 +57,8 @@ def test_evaluation_stays_in_its_folder(folder: Path, name: str, workers: str) -
     options = ["--agent", "random", "--limit", "3", "--workers", workers]
     run(folder, "-m", "arboretum", "eval", f"moving_env:{name}", *options, "--out", "runs/mine")
     assert (folder / "runs" / "mine" / "report.html").exists()
-    run(folder, "-m", "arboretum", "eval", f"moving_env:{name}", *options)
+    shown = run(folder, "-m", "arboretum", "eval", f"moving_env:{name}", *options)
+    assert "\nReport: runs/moving_env" in shown
     assert len(list((folder / "runs").glob("*/report.html"))) == 2
 
 
@@ -71,7 +72,7 @@ def test_evaluation_from_python_stays_in_its_folder(folder: Path) -> None:
 def test_training_stays_in_its_folder(folder: Path, name: str) -> None:
     pytest.importorskip("accelerate", reason="needs accelerate: pip install 'arboretum-rl[lm]'")
     options = ["--env", f"moving_env:{name}", *TRAINING, "--out", "runs/mine"]
-    assert str(folder / "runs" / "mine" / "model") in run(folder, "-m", "arboretum", "train", "grpo", *options)
+    assert "Model: runs/mine/model\n" in run(folder, "-m", "arboretum", "train", "grpo", *options)
     assert (folder / "runs" / "mine" / "model" / "config.json").exists()
     more = ("--resume", "runs/mine", "--set", "optimization.updates=2")
     run(folder, "-m", "arboretum", "train", *more)

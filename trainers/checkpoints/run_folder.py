@@ -111,13 +111,14 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
     check_run_folder(config, resume=resume)
     folder, settings = config.out, to_plain(config)
     stored = read_run_settings(folder)
-    before = stored.get(CODE, {}) if resume and stored is not None else {}
+    code = stored.get(CODE, {}) if resume and stored is not None else {}
     now = describe_code(trained_envs(config))
     if not resume or stored is None:
         data = describe_run_data(config)
     elif data := stored.get(DATA, {}):  # Runs of older versions have none.
-        check_data(folder, data, describe_run_data(config), edited_since([{CODE: before}], now))
-    code = _code_of_updates(config, before, now)
+        check_data(folder, data, describe_run_data(config), edited_since([{CODE: code}], now))
+    if Checkpoints(folder / CHECKPOINTS_FOLDER).last is None:  # The run starts anew; otherwise see `record_code`.
+        code = {name: [digest] for name, digest in now.items()}
     settings |= {name: value for name, value in ((DATA, data), (CODE, code)) if value}
     if stored == settings:
         return
@@ -128,20 +129,20 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         raise folder_failure(error, folder) from None
 
 
-def _code_of_updates(
-    config: TrainingConfig | SFTConfig, before: Mapping[str, list[str]], now: Mapping[str, str]
-) -> Mapping[str, list[str]]:
-    """Return the digests of the environments' code in all updates of a run, those so far and those to come."""
-    checkpoints = Checkpoints(config.out / CHECKPOINTS_FOLDER)
-    if checkpoints.last is None:  # The run starts anew.
-        before = {}
-    made = checkpoints.index.last or 0
-    if isinstance(config, TrainingConfig) and made >= config.recipe.optimization.updates:
-        return before
-    return {
+def record_code(config: TrainingConfig | SFTConfig) -> None:
+    """Add the digests of the environments' code to the settings of a resumed run, before it makes further updates.
+
+    Args:
+        config: Configuration of the run, whose folder was claimed.
+    """
+    settings = read_run_settings(config.out) or {}
+    before, now = settings.get(CODE, {}), describe_code(trained_envs(config))
+    code = {
         name: [*known, digest] if (known := before.get(name, []))[-1:] != [digest] else known
         for name, digest in now.items()
     }
+    if code != before:
+        write_atomic(config.out / SETTINGS_FILE, _as_json({**settings, CODE: code}))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...envs.checks import user_path
 from ...envs.errors import ConfigurationError
+from ...envs.files import started_here
 from ...envs.plain import plain_numbers
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
@@ -126,6 +127,7 @@ def train_policy(
         return _train(config, resume is not None, on_record)
 
 
+@started_here()
 def _train(
     config: TrainingConfig, resume: bool, on_record: Callable[[UpdateRecord], None] | None
 ) -> TrainingResult:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...agents.base import Stop
 from ...agents.deadline import Expired, expires_after
 from ...agents.episode import Episode
-from ...agents.replacement import discard, discard_failed, is_discarded, rebuild
+from ...agents.replacement import discard, discard_failed, renewed
 from ...envs.core import TextEnv
 from ...envs.seeding import stable_seed
 from ...envs.snapshots import Snapshot
@@ -149,8 +149,7 @@ class Redrawer:
 
     def _draw_one(self, target: Target, seed: int) -> Redraw | None:
         """Return one outcome of a target; None if the step limit of the environment cut it."""
-        if is_discarded(self._env):
-            self._env = rebuild(self._env)
+        self._env = renewed(self._env)
         total, executed, valid, terminated, truncated = 0.0, 0, 0, False, False
         self._env.restore(target.snapshot, seed)
         for action in target.actions:

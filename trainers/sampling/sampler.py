@@ -15,7 +15,6 @@ from ...agents.engines.base import Completion, Request, Sampling
 from ...agents.episode import Episode
 from ...agents.forks import Keep
 from ...agents.play import Job, play
-from ...agents.replacement import is_discarded
 from ...envs.core import TextEnv
 from ...eval.statistics import Interval, rate
 from ...eval.suite import Entry, Suite
@@ -393,7 +392,7 @@ class RolloutSampler:
 
     def _take_envs(self, entry: Entry, count: int) -> list[TextEnv[Any]]:
         """Return environments of an entry, which are kept for later calls."""
-        envs = self._envs[repr(entry)] = [env for env in self._envs.get(repr(entry), ()) if not is_discarded(env)]
+        envs = self._envs.setdefault(repr(entry), [])
         while len(envs) < count:
             envs.append(self._make_env(entry))
         return envs[:count]

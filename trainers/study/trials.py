@@ -11,7 +11,7 @@ from typing import Any
 from ...agents.base import Agent
 from ...agents.reference import ExpertAgent, RandomAgent
 from ...envs.errors import ConfigurationError, DataError
-from ...envs.files import write_atomic
+from ...envs.files import started_here, write_atomic
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.run_folder import CHECKPOINTS_FOLDER, claim_run_folder
 from ..commands.preflight import require_torch
@@ -40,6 +40,7 @@ def trial_path(out: Path, trial: Trial) -> Path:
     return out / trial.folder / RESULT
 
 
+@started_here()
 def run_trial(study: Study, trial: Trial, out: Path) -> None:
     """Train a policy (continuing an interrupted trial), evaluate the final policy, and write the result.
 

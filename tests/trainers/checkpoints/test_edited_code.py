@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from arboretum.cli import main
 from arboretum.trainers.algorithms.recipes import RECIPES
-from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config
+from arboretum.trainers.checkpoints.run_folder import claim_run_folder, read_config, record_code
 from arboretum.trainers.config.run import TrainingConfig
 from arboretum.trainers.config.settings import EnvConfig, ValidationConfig
 
@@ -58,6 +57,9 @@ def digests(folder: Path) -> list[str]:
 def test_resumed_run_notes_edited_code(tmp_path: Path) -> None:
     write_environment(tmp_path, 0.0)
     run(tmp_path, "train", "grpo", *OPTIONS)
+    write_environment(tmp_path, 0.25)
+    assert SENTENCE not in run(tmp_path, "train", "--resume", "run")  # It is complete, so that no update follows.
+    write_environment(tmp_path, 0.0)
     more = ("train", "--resume", "run", "--set")
     assert SENTENCE not in run(tmp_path, *more, "optimization.updates=2")
     (first,) = digests(tmp_path / "run")
@@ -110,11 +112,12 @@ def test_only_code_of_updates_that_count_is_noted(imported: Path) -> None:
     assert first != before
     (config.out / "checkpoints" / "update-000002").mkdir(parents=True)
     write_environment(imported, 0.5)
-    claim_run_folder(config, resume=True)  # The run is complete, so no update follows.
-    assert digests(config.out) == [first]
-    longer = replace(config, recipe=recipe.with_settings({"optimization.updates": 3}))
-    claim_run_folder(longer, resume=True)
+    claim_run_folder(config, resume=True)
+    assert digests(config.out) == [first]  # Updates may follow or not.
+    record_code(config)
+    record_code(config)
     assert len(digests(config.out)) == 2 and digests(config.out)[0] == first
+    assert read_config(config.out, TrainingConfig) == config
 
 
 def test_comparison_of_runs_names_edited_code(imported: Path, capsys: pytest.CaptureFixture[str]) -> None:
