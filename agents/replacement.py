@@ -62,6 +62,8 @@ def renewed(env: TextEnv[Any]) -> TextEnv[Any]:
                 used.close()
     else:
         return used
+    if "waits" in vars(used):  # It may be set on an object.
+        new.waits = used.waits
     owned = (_replaced[used]() if used in _replaced else None) or used
     _replacements[owned], _replaced[new] = new, ref(owned)
     return new
