@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ...envs.checks import first_difference
 from ...envs.errors import ConfigurationError, DataError
-from ...envs.files import LOCK_FILE, folder_failure, lock_run_folder, write_atomic
+from ...envs.files import LOCK_FILE, folder_failure, lock_run_folder, shown_path, write_atomic
 from ...envs.plugins import CannotImport
 from ...eval.manifest import check_holds_no_study, check_replaces_nothing
 from ..config.resolve import resolve_validation, started_with_another
@@ -109,7 +109,7 @@ def claim_run_folder(config: TrainingConfig | SFTConfig, *, resume: bool) -> Non
         DataError: The settings in the folder cannot be read.
     """
     check_run_folder(config, resume=resume)
-    folder, settings = config.out, to_plain(config)
+    folder, settings = config.out, _plain_settings(config)
     stored = read_run_settings(folder)
     code = stored.get(CODE, {}) if resume and stored is not None else {}
     now = describe_code(trained_envs(config))
@@ -159,7 +159,7 @@ def undo_if_refused(config: TrainingConfig | SFTConfig) -> Iterator[None]:
         yield
     except ConfigurationError:
         with suppress(OSError, DataError):  # The reason of the refusal is reported in any case.
-            is_ours = _configuration(read_run_settings(folder)) == to_plain(config)
+            is_ours = _configuration(read_run_settings(folder)) == _plain_settings(config)
             if is_main() and is_ours and before is not None:
                 write_atomic(settings, before)
             elif is_main() and is_ours and Checkpoints(folder / CHECKPOINTS_FOLDER).last is None:
@@ -197,6 +197,11 @@ def sole_writer(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # They hold something.
             for path in new:
                 path.rmdir()
+
+
+def _plain_settings(config: TrainingConfig | SFTConfig) -> dict[str, Any]:
+    """Return the settings of a run for its folder, which may be given to others."""
+    return {**to_plain(config), "out": str(shown_path(config.out))}
 
 
 def _configuration(settings: Mapping[str, Any] | None) -> dict[str, Any]:
