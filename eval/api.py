@@ -18,6 +18,7 @@ from ..agents.registry import LANGUAGE_AGENTS
 from ..envs.checks import at_least, flag, integer_at_least, user_path
 from ..envs.core import TextEnv
 from ..envs.errors import ConfigurationError, DataError, unknown_name
+from ..envs.files import shown_path
 from ..envs.plain import plain_numbers
 from ..envs.registry import text_env
 from . import runner
@@ -240,7 +241,8 @@ def evaluate(
             else:
                 factories.append(NamedAgent(one, settings=own.get(one)))
         temporary = stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out
-        folder = user_path("out", temporary).absolute()
+        named = user_path("out", temporary)
+        folder = named.absolute()  # Environments may change the working directory.
         prepared = prepare(_as_suite(suite), factories, scope, references=references, out=folder)
         store = Store(folder, prepared.manifest)
         try:
@@ -257,7 +259,8 @@ def evaluate(
         stored = zip(results, read_episodes(folder, results.values()), strict=True)
         # Errors are among the summary's problems.
         episodes = {key: one.episode for key, one in stored if not isinstance(one, DataError)}
-    return Evaluation(summary, episodes, None if out is None else folder, progress.stopped, results)
+    shown = folder if named.is_absolute() else shown_path(folder)
+    return Evaluation(summary, episodes, None if out is None else shown, progress.stopped, results)
 
 
 def _as_suite(suite: str | Path | Suite | gym.Env[str, str]) -> Suite:

@@ -16,7 +16,7 @@ TRAINING = [
 SCRIPT = """
 import os, arboretum
 result = arboretum.evaluate("moving_env:MovesAtOnce", "random", limit=2, out="runs/python")
-print(result.complete, result.folder, os.getcwd())
+print(result.complete, os.path.abspath(result.folder))
 """
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from ...envs.checks import user_path
 from ...envs.errors import ConfigurationError
-from ...envs.files import started_here
+from ...envs.files import shown_path, started_here
 from ...envs.plain import plain_numbers
 from ..checkpoints.export import export_checkpoint
 from ..checkpoints.interruption import Interruption
@@ -124,7 +125,11 @@ def train_policy(
         names.add("lora")
     config = resolve_training_config(recipe, options, names)
     with sole_writer(config.out):
-        return _train(config, resume is not None, on_record)
+        result = _train(config, resume is not None, on_record)
+    named = options.resume or options.out
+    if named is not None and named.is_absolute():
+        return result
+    return replace(result, folder=shown_path(result.folder), model=shown_path(result.model))
 
 
 @started_here()
