@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ def _stored_runs(study: Study, out: Path) -> Iterator[dict[str, Any]]:
     """Yield the settings of the runs that have a result."""
     for trial in study.all_runs():
         if trial_path(out, trial).exists():
-            yield read_run_settings(out / trial.folder) or {}
+            with suppress(DataError):  # The results do not depend on it.
+                yield read_run_settings(out / trial.folder) or {}
 
 
 def _describe_data(study: Study) -> Data:
