@@ -114,7 +114,7 @@ def prepare(
     parent = Path("runs").absolute() if out is None else out.parent
 
     def folder(data: Mapping[str, str]) -> Path:
-        return parent / (_folder_name(suite, scope, named, data, name_parts) if out is None else out.name)
+        return out or parent / _folder_name(suite, scope, named, data, name_parts)
 
     plan = plan_suite(
         suite, scope.limit, known=lambda data, searches: read_planned_tasks(folder(data) / INDEX_FILE, searches)
